@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import errno
-import json
 import os
 import stat
-from contextlib import nullcontext
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 from tiny import full_disk, names
 
-from vit.atomic import lock_folder, make_folder, replacing, write_json, write_text
+from vit.atomic import make_folder, replacing, write_text
 
 
 @pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
@@ -58,15 +54,6 @@ def test_mode_is_that_of_any_new_file(tmp_path):
     assert modes[0] == modes[1]
 
 
-@pytest.mark.parametrize("name", ["ENOTSUP", "EIO"])
-def test_locks_that_a_file_system_lacks_are_left_out(tmp_path, monkeypatch, name):
-    """A disk that fails is another matter."""
-    fault = OSError(getattr(errno, name), "cannot")
-    monkeypatch.setattr("vit.atomic.fcntl.flock", Mock(side_effect=fault))
-    with pytest.raises(OSError, match="cannot") if name == "EIO" else nullcontext():
-        lock_folder(tmp_path).close()
-
-
 def test_content_is_on_the_disk_before_the_name_and_the_name_before_the_end(tmp_path, monkeypatch):
     """What a power cut would show: the order in which the system is told."""
     path = tmp_path / "file"
@@ -86,16 +73,6 @@ def test_content_is_on_the_disk_before_the_name_and_the_name_before_the_end(tmp_
     monkeypatch.setattr(os, "replace", recording_replace)
     write_text(path, "12345")
     assert calls == [5, "name", "folder"]
-
-
-def test_json_comes_back_and_what_is_no_json_is_refused(tmp_path):
-    path = tmp_path / "file.json"
-    value = {"name": "Äpfel", "losses": [0.1, 1e-300, 1 / 3], "none": None, "count": 2**60}
-    write_json(path, value)
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        write_json(path, {"a": [1.0, float("nan")]})
-    assert json.loads(path.read_text(encoding="utf-8")) == value
-    assert names(tmp_path) == {"file.json"}
 
 
 def test_a_full_disk_is_about_the_file_that_was_asked_for(tmp_path):

@@ -220,18 +220,6 @@ def test_every_process_needs_the_same_images(config, tmp_path):
         set_up(command, RunFolder(command.out), Second(rank=1), PAIRS, TEST, [])
 
 
-def test_the_command_line_makes_the_same_run(config, tmp_path):
-    """`vit train` with a file of settings and words, `fit` with a Config: one run."""
-    (tmp_path / "scenes.yaml").write_text(config.to_yaml())
-    words = ["--config", str(tmp_path / "scenes.yaml"), "--out", str(tmp_path / "cli")]
-    words += ["--data.source", "scenes", "--data.limit=16", "--model.freeze", "[W_Q]"]
-    assert cli.main(["train", *words]) == 0
-    settings = {"data.source": "scenes", "data.limit": 16, "model.freeze": ["W_Q"]}
-    fit(changed(config, settings), tmp_path / "config")
-    for name in ("model.safetensors", "config.yaml"):
-        assert (tmp_path / "cli" / name).read_bytes() == (tmp_path / "config" / name).read_bytes()
-
-
 LARGE = """
 import resource, sys
 from itertools import islice

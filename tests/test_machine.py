@@ -32,15 +32,6 @@ def machine(monkeypatch):
     return pretend
 
 
-@pytest.mark.parametrize(
-    ("devices", "best"),
-    [((), "cpu"), (("mps",), "mps"), (("cuda", "mps"), "cuda")],
-)
-def test_auto_is_the_best_there_is(machine, devices, best):
-    machine(*devices)
-    assert choose_compute(RunConfig(), precision="fp32") == Compute(torch.device(best), "fp32")
-
-
 def test_device_that_is_not_there_is_refused_in_one_line(machine):
     machine("mps")
     with pytest.raises(ConfigError, match=r"^run\.device: 'cuda' [^\n]*mps, cpu[^\n]*$"):
@@ -109,18 +100,6 @@ def test_compiled_when_asked_for_or_for_long_runs_where_it_pays(
         choose_compute(RunConfig(device=device, compile=choice), precision, steps).compile
         == compiled
     )
-
-
-@pytest.mark.parametrize(
-    ("device", "precision", "lacks"), [("cuda", "fp32", "triton"), ("cpu", "bf16", "a compiler")]
-)
-def test_compiling_without_what_it_needs_is_left_out_or_refused(machine, device, precision, lacks):
-    machine("cuda", lacks=lacks)
-    computed = choose_compute(RunConfig(device=device), precision, 10**6)
-    assert not computed.compile
-    assert computed.note.startswith(f"not compiled, which needs {lacks}")
-    with pytest.raises(ConfigError, match=rf"^run\.compile: 'on' needs {lacks}[^\n]*off$"):
-        choose_compute(RunConfig(device=device, compile="on"), "fp32")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from vit.mae import MaskedAutoencoder
 from vit.pretrained import FILES, shipped, shipped_models
 
 SIZE = (8, 8)
-MOST = 30e6  # bytes, all of them together
 OF_A_MACHINE = re.compile(r"(?:^|[\s\"'=(])(?:/(?!/)[\w.-]+/|~/|[A-Z]:\\)")
 
 

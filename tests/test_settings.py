@@ -130,15 +130,6 @@ def test_command_line_wins_over_the_later_file_over_the_earlier_over_the_default
     assert (train.epochs, train.seed) == (5, 1)
 
 
-def test_a_run_folder_is_named_after_its_config_unless_given(monkeypatch, tmp_path):
-    path = config_file("train: {epochs: 3}", "mine.yaml")
-    assert train_command().out == Path("runs/quickstart")
-    assert train_command("--config", path).out == Path("runs/mine")
-    monkeypatch.setenv("HOME", str(tmp_path))  # a shell leaves the ~ of --config=~/mine.yaml
-    command = train_command("--config=~/mine.yaml", "--out=~/runs")
-    assert (command.config.train.epochs, command.out) == (3, tmp_path / "runs")
-
-
 def test_configurations_of_the_package_are_found_by_name_wherever_one_is():
     for words in ((), ("--config", "quickstart"), ("--config", "configs/quickstart.yaml")):
         command = train_command(*words)

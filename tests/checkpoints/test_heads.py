@@ -7,7 +7,6 @@ import warnings
 from collections import OrderedDict
 
 import pytest
-import timm
 import torch
 import torchvision
 import transformers as hf
@@ -211,16 +210,6 @@ def test_heads_of_a_pretraining_are_no_classifiers():
     assert "classifier" not in warned(state | under("model.head.", head), **SIZES)
 
 
-def test_settings_need_not_know_of_a_replaced_head(tmp_path):
-    """timm saves the settings as they were."""
-    sizes = dict(img_size=16, patch_size=8, depth=1)
-    theirs = timm.create_model("vit_tiny_patch16_224", **sizes)
-    theirs.head = nn.Linear(192, 7)
-    random_model(theirs)
-    timm.models.save_for_hf(theirs, tmp_path, model_args=sizes, safe_serialization=True)
-    agree(load_model(tmp_path), theirs)
-
-
 def test_heads_beside_a_copy_are_the_copys():
     file = {}
     for name, classes in (("model", 7), ("ema", 5)):
@@ -271,14 +260,6 @@ def test_what_a_classifier_around_a_model_in_memory_reads_is_a_guess():
 
 
 # --- what stands between the network and its head -------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["pre_classifier", "head_norm"])
-def test_what_may_precede_the_head_is_a_warning(name):
-    theirs = Net("classifier", linear())
-    setattr(theirs, name, nn.Linear(WIDTH, WIDTH))
-    for source in (theirs, theirs.state_dict()):
-        assert f"nothing says what it is: {name}" in warned(source, num_heads=4)
 
 
 def test_a_batch_norm_is_before_the_layer_only_if_their_numbers_say_so():

@@ -141,14 +141,6 @@ def test_a_folder_is_what_vit_evaluate_shows_the_model(inputs):
     assert (shown[0] - shown[1]).abs().max() > 0.5
 
 
-def test_a_tensor_becomes_what_its_picture_becomes(folder):
-    """Pillow resizes the picture, torch the tensor: they differ by rounding."""
-    picture = Image.open(folder / "images" / "a" / "colour.png").crop((17, 0, 47, 40))
-    transform = load_model(folder / "bicubic").origin.transform
-    tensor = torch.from_numpy(np.array(picture)).permute(2, 0, 1)
-    torch.testing.assert_close(transform(tensor), transform(picture), rtol=0, atol=1 / 255 / 0.2)
-
-
 def test_it_is_a_torchvision_transform(folder):
     """In a Dataset, a DataLoader and a Compose; labels pass through, and workers can have it."""
     transform = load_model(folder / "bicubic").origin.transform
@@ -161,17 +153,6 @@ def test_it_is_a_torchvision_transform(folder):
     assert label == 1
     assert torch.equal(pickle.loads(pickle.dumps(transform))(picture), image)
     assert "bicubic" in repr(transform)
-
-
-def test_a_large_jpeg_stays_as_it_is_and_is_within_rounding_of_its_file(folder, tmp_path):
-    ramp = np.linspace(0, 255, 600).astype(np.uint8)
-    file = tmp_path / "large.jpg"
-    Image.fromarray(np.stack([ramp[:, None].repeat(800, 1)] * 3, -1)).save(file)
-    origin = load_model(folder / "bicubic").origin
-    picture = Image.open(file)
-    expected = origin.normalize(origin.read_images([file]))[0]
-    torch.testing.assert_close(origin.transform(picture), expected, rtol=0, atol=0.05)
-    assert picture.size == (800, 600)
 
 
 def test_inputs_and_fit_show_the_same_part_of_an_image(folder):

@@ -3,7 +3,6 @@
 Oracle: `AttentionMaps`, rollout, relevance and statistics, called on the same images and mask.
 """
 
-import hashlib
 import re
 
 import numpy as np
@@ -188,15 +187,3 @@ def test_the_attention_of_a_decoder_and_its_reconstruction(head, shown, drawn):
     visible = np.broadcast_to(~hidden.repeat(4, 1).repeat(4, 2)[:, None], pixels.shape)
     expected = pixels.numpy()[visible] / 255
     np.testing.assert_allclose(numbers["filled"][visible], expected, atol=1e-5)
-
-
-def test_the_same_files_again(vit):
-    def digests():
-        assert vit("attention", "encoder one.png --format svg --overwrite")[0] == 0
-        return {
-            path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in vit.out.iterdir()
-        }
-
-    first = digests()
-    assert first.keys() == {"attention.svg", "attention.npz"}
-    assert digests() == first

@@ -9,7 +9,6 @@ from PIL import Image
 from tiny import CPU, NORMALIZE, RECONSTRUCT, autoencoder, encoder, names, randomize, save_images
 
 from vit.checkpoints import load_model, save_model
-from vit.checkpoints.convert import convert_model
 from vit.config import DataConfig, changed
 from vit.data.draws import seeded_weights
 from vit.data.images import evenly_spaced, spread_over_classes
@@ -181,19 +180,6 @@ def test_several_seeds_have_a_mean_and_a_spread(measured):
         assert found["seeds"] == [0, 4, 5]
     # of all labels, neighbours are one number
     assert "spread" not in measured("mae --seeds 0,1 --method knn")["knn"]
-
-
-def test_few_labels_of_a_model_that_was_taught_more_are_remarked(measured, tmp_path):
-    convert_model(load_model("classifier"), "timm", tmp_path / "timm")
-    few = "--method knn --labels 0.5"
-    for line, remarked in (
-        (f"classifier {few}", True),
-        (f"{tmp_path / 'timm'} {few} --num-classes 0", True),
-        (f"mae {few}", False),
-        (f"other {few}", False),  # of other classes
-        ("classifier --method knn", False),
-    ):
-        assert ("taught classes" in measured(line)["note"]) == remarked
 
 
 def test_pictures_of_results_that_are_replaced_go_with_them(measured, tmp_path, monkeypatch):

@@ -89,19 +89,6 @@ def test_the_page_of_a_masked_model_with_registers(shown, vit, tmp_path):
             assert torch.equal(stored, expected.permute(1, 2, 0).flatten())
 
 
-@pytest.mark.parametrize("run", ["run", "training"])
-def test_the_page_of_a_masked_model_and_of_a_run(run, vit, tmp_path):
-    line = f"{run} one.png --mask 0.5 --snapshots --layers 0,-1 --numbers --out"
-    assert vit("explore", line, tmp_path / "page.html")[::2] == (0, "")
-    numbers = np.load(tmp_path / "page.npz")
-    assert not any(name.startswith("layer1") for name in numbers)
-    assert numbers["moments"].tolist() == ["step 0", "step 5", "step 20"]
-    # the class token and six visible patches
-    assert numbers["layer0_moment0"].shape == (1, 2, 7, 7)
-    assert numbers["decoder0_moment2"].shape == (1, 2, 13, 13)
-    assert not np.array_equal(numbers["layer0_moment0"], numbers["layer0_moment2"])
-
-
 def test_a_photograph_with_more_pixels_than_the_model_takes_is_shown_as_it_is(vit, tmp_path):
     """The crop that the model takes, 12 x 16, in the file's own pixels."""
     pixels = np.zeros((60, 100, 3), dtype=np.uint8)

@@ -5,7 +5,6 @@ And: the rows of several processes make up the batch of one.
 
 from __future__ import annotations
 
-import itertools
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -23,7 +22,6 @@ from vit.config import (
 from vit.data.draws import (
     Draws,
     batch_indices,
-    derive_seed,
     draw_jitter,
     draw_step,
     epoch_order,
@@ -70,14 +68,6 @@ def test_batches_whose_images_are_compared_are_all_as_large(count, batch_size):
         assert len(set(images)) == len(images)
         seen |= set(images)
     assert seen == set(range(count))
-
-
-def test_streams_of_different_seeds_purposes_and_numbers_share_nothing():
-    # seed, purpose, number
-    keys = list(itertools.product((0, 1, 11), ("order", "mask", "1"), range(20)))
-    seeds = {derive_seed(*key) for key in keys}
-    assert len(seeds) == len(keys)
-    assert all(0 <= seed < 2**63 for seed in seeds)
 
 
 def test_weights_follow_from_the_seed_in_two_threads_at_once_and_touch_nobodys_numbers():

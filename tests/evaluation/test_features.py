@@ -97,13 +97,6 @@ def test_accuracy_is_that_of_loops(k, temperature):
     assert 0.2 < accuracy < 1  # a case in which something can go wrong
 
 
-def test_shift_and_scale_of_a_dimension_change_nothing():
-    (bank, bank_labels), (queries, labels) = blobs(100, spread=1.5), blobs(100, spread=1.5)
-    shift, scale = 10 * torch.randn(16), torch.logspace(-2, 2, 16)
-    accuracy = knn_accuracy(bank * scale + shift, bank_labels, queries * scale + shift, labels)
-    assert accuracy == knn_accuracy(bank, bank_labels, queries, labels)
-
-
 def test_a_class_that_only_the_queries_have_is_missed():
     (bank, bank_labels), (queries, labels) = blobs(100, spread=0.1), blobs(40, spread=0.1)
     labels[:10] = 9

@@ -171,13 +171,6 @@ def test_a_perfect_model_of_normalised_patches_fills_in_even_texture():
     torch.testing.assert_close(result.filled, result.original, rtol=0, atol=1e-4)
 
 
-def test_images_of_another_size_are_resized():
-    images = random_images(5, (16, 30))
-    result = reconstruct(small_model(), images, NORMALIZE, random_mask(5), CPU)
-    assert torch.equal(result.original, to_float(images, SIZE))
-    assert result.filled.shape == (5, 3, *SIZE)
-
-
 @pytest.mark.parametrize("training", [True, False])
 def test_measured_in_eval_mode_and_left_in_its_own(training):
     encoder = ViTConfig(

@@ -10,7 +10,7 @@ from matplotlib.colors import to_rgb
 from tiny import seeded
 
 from vit.figures.classification import confusion_figure, reliability_figure
-from vit.figures.curves import Curve, curves_figure, smoothed
+from vit.figures.curves import Curve, curves_figure
 from vit.figures.dynamics import DECADES, QUANTITIES, dynamics_figure
 from vit.figures.images import reconstruction_figure
 from vit.figures.measures import Panel, layers_figure
@@ -87,13 +87,6 @@ def test_masked_pixels_are_not_shown_in_the_masked_row():
     side = 16 * round(150 / 16)  # an inch, in whole dots per pixel
     rims = 6 * ((side + 2) ** 2 - side**2)
     assert absent.sum() == 2 * side * side // 2 + rims
-
-
-def test_running_mean_is_that_of_a_slow_one():
-    values = np.random.default_rng(0).normal(size=500)
-    slow = [values[max(i - 5, 0) : i + 6].mean() for i in range(500)]
-    assert np.allclose(smoothed(values), slow)
-    assert np.array_equal(smoothed(values[:19]), values[:19])  # a short run's fall stays
 
 
 def test_confusion_is_drawn_with_labels_in_rows_and_mistakes_in_colour():

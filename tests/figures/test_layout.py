@@ -30,11 +30,8 @@ from vit.figures.dynamics import QUANTITIES
 from vit.figures.measures import layers_figure
 from vit.figures.style import (
     COLOURS,
-    captioned,
     fitted,
-    style,
     text_width,
-    titled_figure,
     wrapped,
 )
 
@@ -215,16 +212,6 @@ def test_equal_figures_are_equal_files(name, tmp_path):
     assert picture.std() > 0.01
     for edge in (picture[0], picture[-1], picture[:, 0], picture[:, -1]):
         assert (edge == 1).all()  # nothing runs over it
-
-
-def test_a_long_title_goes_on_in_further_lines():
-    with style(), captioned("a model"):
-        for title in ("A title", "word " * 40, "x" * 500, "$ " * 300):
-            figure = titled_figure(4, 1, title, "subtitle")
-            first, second = (text.get_window_extent() for text in figure.texts)
-            assert max(first.x1, second.x1) <= figure.bbox.x1
-            assert first.y0 > second.y1 > second.y0 > figure.bbox.y0 + 150
-    assert figure.texts[1].get_text() == "a model · subtitle"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import copy
 import sys
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -27,7 +26,6 @@ from vit.encoder import VisionTransformer
 from vit.errors import AttentionError
 from vit.interpret import (
     AttentionMaps,
-    Geometry,
     geometry_of,
     in_grid_order,
 )
@@ -295,27 +293,7 @@ def test_unknown_attention_is_not_left_out_unless_layers_are_chosen():
 # --- Layouts of tokens ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if "ViTMAE" not in name])
-def test_geometry(name):
-    expected = Geometry((2, 6), (4, 2), 1, True)
-    if name.startswith("transformers") and name != "transformers ViT":
-        expected = Geometry((4, 4), (4, 4), 1, True)
-    prefix = PREFIX_TOKENS.get(name, 1)
-    expected = replace(expected, num_prefix_tokens=prefix, class_token=prefix > 0)
-    assert geometry_of(model_named(name)) == expected
-
-
 # Where it is not one, the class token
-PREFIX_TOKENS = {
-    "ours, registers": 4,
-    "timm, registers": 5,
-    "ours, no class token": 0,
-    "timm, no class token": 0,
-    "transformers Dinov2, registers": 3,
-    "transformers DeiT": 2,
-    "transformers IJepa": 0,
-    "transformers SigLIP": 0,
-}
 # Those of transformers that are not among MODELS, before "VisionModel"; and torchvision's
 OTHER_LAYOUTS = (
     "torchvision Yolos ChineseCLIP AltCLIP CLIPSeg MetaClip2 OwlViT Owlv2 Blip2 InstructBlip Git "
@@ -518,12 +496,6 @@ def test_heads_that_share_keys_have_maps_of_their_own():
     assert maps.weights[0].shape == (3, 4, 5, 7)
 
 
-def test_a_mask_may_be_of_more_precision_than_the_model():
-    layer, x = Kernel(attn_mask=torch.zeros(5, 5)), torch.randn(2, 1, 5, 8, dtype=torch.bfloat16)
-    with AttentionMaps(layer):
-        assert layer(x, x, x).dtype == torch.bfloat16
-
-
 # How torch's own layer may be made, and called
 CAUSAL = torch.full((5, 5), float("-inf")).triu(1)
 PADDED = torch.tensor([[0.0] * 3 + [float("-inf")] * 2, [0.0] * 5])
@@ -631,6 +603,24 @@ def test_each_thread_gets_the_maps_of_its_own_passes_and_a_model_runs_as_ever():
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("name", [name for name in MODELS if name.startswith("transformers")])
+def test_transformers_returns_its_attention_within_the_block_as_outside(name):
+    model = model_named(name)
+    options = {"output_attentions": True}
+    if "ViTMAE" in name:
+        options["noise"] = torch.rand(2, 16)
+    for implementation, count in (("eager", 3), ("sdpa", 0)):
+        model.set_attn_implementation(implementation)
+        outside = model(images_for(model), **options).attentions
+        with AttentionMaps(model) as maps:
+            inside = model(images_for(model), **options).attentions
+        assert len(inside) == len(outside) == count
+        for layer, weights in enumerate(inside):
+            torch.testing.assert_close(weights, outside[layer], rtol=0, atol=1e-6)
+            assert torch.equal(weights, maps.weights[layer])
+
+
+@torch.no_grad()
 def test_a_signal_may_stop_a_layer():
     class Stopped(BaseException):
         """As KeyboardInterrupt: torch calls no hook after it."""
@@ -647,21 +637,3 @@ def test_a_signal_may_stop_a_layer():
         model(images_for(model))
     assert len(maps.weights) == 3
     assert not _get_current_function_mode_stack()
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("name", [name for name in MODELS if name.startswith("transformers")])
-def test_transformers_returns_its_attention_within_the_block_as_outside(name):
-    model = model_named(name)
-    options = {"output_attentions": True}
-    if "ViTMAE" in name:
-        options["noise"] = torch.rand(2, 16)
-    for implementation, count in (("eager", 3), ("sdpa", 0)):
-        model.set_attn_implementation(implementation)
-        outside = model(images_for(model), **options).attentions
-        with AttentionMaps(model) as maps:
-            inside = model(images_for(model), **options).attentions
-        assert len(inside) == len(outside) == count
-        for layer, weights in enumerate(inside):
-            torch.testing.assert_close(weights, outside[layer], rtol=0, atol=1e-6)
-            assert torch.equal(weights, maps.weights[layer])

@@ -14,7 +14,6 @@ from studies.figures import (
 from vit.figures import Panel
 
 NAMES = ["a", "x", "b", "y", "c"]
-Y = np.array([0.2, 0.001, -0.0005])
 
 
 def test_arms_show_means_and_what_seeds_differ_by_and_leave_gaps():

@@ -155,11 +155,6 @@ def test_a_pretraining_along_the_way_and_at_the_end(searched, bank):
 LINE = re.compile(r"epoch (\d+)/2  loss (\d+\.\d{4})  [\d,]+ images/s  step (\d+)/10  [\d:]+ left")
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
 def show(stream: io.StringIO, start: int) -> str:
     run = run_at(start, total=10)
     progress = Progress(run, stream)
@@ -179,12 +174,3 @@ def test_without_a_terminal_there_are_plain_lines_at_both_ends_and_when_their_ti
     lines = [LINE.fullmatch(line) for line in show(io.StringIO(), start).splitlines()]
     assert [int(line[3]) for line in lines] == shown
     assert (lines[-1][1], float(lines[-1][2])) == ("2", 0.1)  # never a third of two epochs
-
-
-def test_on_a_terminal_there_is_a_bar_that_stays_on_its_line():
-    text = show(Terminal(), 7)
-    assert text.count("\n") == 1  # only when it is closed
-    assert text.endswith("\n")
-    first, *_, last = re.findall(r"(\d+)/10 steps", text)
-    assert (int(first), int(last)) == (7, 10)
-    assert "epoch 2/2  loss 0.1000" in text.rpartition("\r")[2]

@@ -16,7 +16,6 @@ import pytest
 import torch
 from tiny import Payload, assert_same, full_disk, names
 
-from vit.atomic import make_folder, write_text
 from vit.errors import RunError
 from vit.training.run_folder import (
     RunFolder,
@@ -62,31 +61,6 @@ def test_what_a_killed_process_was_writing_is_removed(tmp_path):
         (folder / "whole").touch()
     RunFolder(tmp_path).begin(None)
     assert [len([*folder.glob("*")]) for folder in folders] == [4, 1, 1]
-
-
-@pytest.mark.parametrize("loss", ["removed", "another's", "unlocked"])
-def test_a_folder_that_is_lost_gets_nothing_more_under_its_old_name(tmp_path, loss):
-    folder = RunFolder(tmp_path / "run")
-    with folder:
-        folder.begin("train: {}\n")
-        if loss == "unlocked":
-            (folder.path / ".lock").unlink()
-        else:
-            folder.path.rename(tmp_path / "away")
-        if loss == "another's":
-            folder.path.mkdir()
-            (folder.path / ".lock").touch()
-            (folder.path / "metrics.jsonl").write_text("another's")
-        before = sorted(tmp_path.rglob("*"))
-        for work in (write_text, lambda path, _: make_folder(path)):
-            for path in (folder.metrics, folder.path / "new" / "file"):
-                assert "removed, renamed or replaced" in refusal(work, path, "2")
-        assert sorted(tmp_path.rglob("*")) == before
-        if loss == "another's":
-            assert folder.metrics.read_text() == "another's"
-    # it is nobody's afterwards
-    make_folder(folder.path)
-    write_text(folder.metrics, "mine")
 
 
 def test_second_process_is_refused_until_the_first_has_ended(tmp_path):
