@@ -104,6 +104,9 @@ def test_parts_are_put_together(tmp_path):
     # one part is of another checkpoint, which was cut elsewhere
     save_file({"x": torch.ones(2), "y": torch.ones(3)}, tmp_path / "model-2.safetensors")
     assert "x is in another part too" in refused(tmp_path)
+    save_file({"y": torch.ones(3)}, tmp_path / "model-2.safetensors")
+    index.write_text(json.dumps({"weight_map": places | {"z": "model-2.safetensors"}}))
+    assert refused(tmp_path)
 
 
 def test_settings_of_another_model_are_not_taken(tmp_path):

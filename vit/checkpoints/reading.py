@@ -113,9 +113,10 @@ def read_checkpoint(path: str | Path) -> Source:
         main = _file_in(path)
     # the weights, all in one file or in parts, which an index names
     parts = [main]
+    named: dict[str, str] = {}
     if main.name.endswith(".index.json"):
-        places = _read_json(main)["weight_map"].values()
-        parts = [main.parent / Path(place).name for place in dict.fromkeys(places)]
+        named = _read_json(main)["weight_map"]
+        parts = [main.parent / Path(place).name for place in dict.fromkeys(named.values())]
 
     # the settings, if it is certain that they are of these weights
     config: dict[str, Any] = {}
@@ -137,6 +138,10 @@ def read_checkpoint(path: str | Path) -> Source:
             raise CheckpointError(f"{part}: {name} is in another part too; save all parts again")
         tensors |= tensors_in_part
         values |= values_in_part
+    # without its last blocks or its head, another model would load, and nothing would say so
+    lost = sorted(named.keys() - tensors)
+    if lost:
+        raise CheckpointError(f"{main}: its parts lack {first_few(lost)}; save all parts again")
 
     # a file of ours that was copied without its config.json
     if not config and f"__metadata__.{NAME}" in values:
