@@ -1,5 +1,7 @@
 """The masked autoencoder: the oracle is transformers' ViTMAE; laws of the loss and its gradient."""
 
+import math
+
 import pytest
 import torch
 from tiny import randomize, seeded
@@ -9,7 +11,7 @@ from transformers.models.vit_mae.modeling_vit_mae import ViTMAEDecoder, ViTMAEFo
 
 from vit.checkpoints import load_model
 from vit.config import DecoderConfig, ViTConfig
-from vit.mae import MaskedAutoencoder, build_autoencoder, masked_patch_loss
+from vit.mae import MaskedAutoencoder, build_autoencoder, masked_patch_loss, patch_targets
 from vit.masking import Mask, make_mask, mask_from_noise, take
 from vit.patches import position_table
 
@@ -145,3 +147,23 @@ def test_forward_is_pure():
     assert torch.equal(model(images, mask), model(images, mask))
     assert torch.equal(torch.get_rng_state(), random_state)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_normalised_targets_have_mean_0_and_unbiased_variance_1():
+    targets = patch_targets(5 + 3 * torch.randn(4, 10, 48), norm_pix=True)
+    torch.testing.assert_close(targets.mean(-1), torch.zeros(4, 10), rtol=0, atol=1e-5)
+    torch.testing.assert_close(targets.square().sum(-1) / 47, torch.ones(4, 10), rtol=0, atol=1e-4)
+    # patches of one colour
+    assert not patch_targets(torch.full((1, 2, 12), 0.5), norm_pix=True).any()
+
+
+def test_loss_is_the_mean_over_the_values_of_masked_patches():
+    prediction, target, (_, mask) = torch.randn(3, 16, 48), torch.randn(3, 16, 48), small_batch()
+    errors = (prediction - target).double().square()[mask.mask > 0].flatten().tolist()
+    assert len(errors) == 3 * 12 * 48
+    assert masked_patch_loss(prediction, target, mask.mask).item() == pytest.approx(
+        math.fsum(errors) / len(errors)
+    )
+    rounded = prediction.bfloat16()  # computed in float32
+    exact = masked_patch_loss(rounded.float(), target, mask.mask)
+    assert torch.equal(masked_patch_loss(rounded, target, mask.mask), exact)

@@ -102,3 +102,12 @@ def test_held_out_images_have_no_part_in_the_standardisation():
     probe, _ = fit_probe(fitting, labels[~held_out], 4, 1e-2)
     accuracy = (logits_of(probe, choosing).argmax(1) == labels[held_out]).float().mean()
     assert found["held_out_accuracy_by_layer"] == [pytest.approx(float(accuracy))]
+
+
+def test_the_test_images_choose_nothing():
+    train, labels = blobs(120, 1.0)
+    test, _ = blobs(60, 1.0)
+    held_out = torch.arange(120) % 4 == 0
+    _, one = linear_probe(train[None], labels, test[None], held_out, 4)
+    _, two = linear_probe(train[None], labels, torch.randn(1, 30, 6) * 100, held_out, 4)
+    assert one == two
