@@ -1,6 +1,7 @@
 """The models that come with the package, each in a folder.
 
-A folder holds model.safetensors, config.json, and README.md, the model card.
+A folder holds model.safetensors, config.json, trained_on.npy, which has a hash of each image that
+it was trained on, and README.md, the model card.
 Nothing here imports torch or reads a weight, so `vit models` answers at once.
 """
 
@@ -19,8 +20,9 @@ from vit.errors import CheckpointError, one_line
 FOLDER = Path(__file__).resolve().parent
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
+TRAINED_ON = "trained_on.npy"
 CARD = "README.md"
-FILES = (WEIGHTS, CONFIG, CARD)
+FILES = (WEIGHTS, CONFIG, TRAINED_ON, CARD)
 
 
 def shipped_models() -> dict[str, Path]:
