@@ -23,8 +23,8 @@ GREY = (100, 100, 100)
 def pixels(path: Path, size: tuple[int, int] = (4, 4)) -> np.ndarray:
     """(H, W, 3), the other way round than `decode` has them."""
     content = decode(str(path), size)
-    assert isinstance(content, bytes), content
-    return np.frombuffer(content, np.uint8).reshape(3, *size).transpose(1, 2, 0).astype(int)
+    assert isinstance(content, tuple), content
+    return np.frombuffer(content[0], np.uint8).reshape(3, *size).transpose(1, 2, 0).astype(int)
 
 
 def solid(mode: str, colour: object, kind: str = "PNG", **options: object) -> bytes:

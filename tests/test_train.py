@@ -28,7 +28,7 @@ from vit.training.run_folder import load_state, saved_states
 
 ROOT = Path(__file__).resolve().parents[1]
 TRAIN = ROOT / "train.py"
-FILES = "config.yaml metrics.jsonl checkpoints model.safetensors config.json summary.json"
+FILES = "config.yaml metrics.jsonl checkpoints model.safetensors config.json trained_on.npy summary.json"
 PICTURES = "reconstructions.png attention.png curves.png"
 FOR_THE_PAGE = "snapshots showcase.safetensors report.html"
 PROMISED = {*FILES.split(), *PICTURES.split(), *FOR_THE_PAGE.split()}

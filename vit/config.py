@@ -408,9 +408,9 @@ class DataConfig(Settings):
 
     # Which of its images are used
     limit: NonNegative = 0
-    """use only this many training images and at most as many test images, evenly spaced; 0: all"""
+    """use only so many training images, and at most as many test images, spread over all; 0: all"""
     val_size: NonNegative = 0
-    """training images held out for validation, to choose settings by; the test images stay unseen;
+    """about how many training images are held out, to choose settings by; test images stay unseen;
     0: none"""
     labels: Share = 1.0
     """classification: share of the training images that have labels; only these are trained on"""

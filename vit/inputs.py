@@ -5,6 +5,7 @@ From a file: `decode`. From a data set's tensors: `to_float`. For a loaded model
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 from collections.abc import Sequence
@@ -62,8 +63,10 @@ class Preparation:
 OWN = Preparation()
 
 
-def decode(path: str, image_size: tuple[int, int], prepared: Preparation = OWN) -> bytes | str:
-    """Return the pixels of an image file, or a few words on why it has none.
+def decode(
+    path: str, image_size: tuple[int, int], prepared: Preparation = OWN
+) -> tuple[bytes, int] | str:
+    """Return the pixels of an image file and its hash, or a few words on why it has none.
 
     EXIF orientation is applied; transparency becomes white; 16-bit grey is scaled to 8 bits; an
     animation gives its first frame. The image is cropped to its largest centred part with the
@@ -71,16 +74,12 @@ def decode(path: str, image_size: tuple[int, int], prepared: Preparation = OWN) 
     cropped, an image that already has the size keeps its pixels to the bit.
 
     Returns:
-        uint8 (3, H, W) for `image_size` = (H, W).
+        uint8 (3, H, W) for `image_size` = (H, W), and the `image_hash` of the picture before it was
+        cropped and resized: at every size the same.
     """
     try:
         with _open(path) as image:
-            # decode a large JPEG at a half, a quarter or an eighth, but at no less than twice the
-            # size needed
-            scale = 2 * max(image_size) / (min(image.size) * prepared.crop_share)
-            if scale < 1:
-                image.draft(None, (int(image.width * scale), int(image.height * scale)))
-            return planes(image, image_size, prepared)
+            return pixels_and_hash(image, image_size, prepared)
     except UnidentifiedImageError:
         # Pillow's own message repeats the path
         return "its content is not an image"
@@ -96,22 +95,38 @@ def _open(path: str) -> Image.Image:
     return Image.open(path, formats=FORMATS)
 
 
-def planes(image: Image.Image, image_size: tuple[int, int], prepared: Preparation = OWN) -> bytes:
-    """Return a picture's pixels after `fit_picture`: uint8 (3, H, W)."""
-    fitted = fit_picture(image, image_size, prepared)
-    return b"".join(channel.tobytes() for channel in fitted.split())
+def image_hash(pixels: bytes | memoryview) -> int:
+    """Return a hash of an image's pixels, uint8 (C, H, W), from -2**63 to 2**63 - 1."""
+    return int.from_bytes(hashlib.sha256(pixels).digest()[:8], signed=True)
 
 
-def fit_picture(
+def pixels_and_hash(
     image: Image.Image, image_size: tuple[int, int], prepared: Preparation = OWN
-) -> Image.Image:
-    """Return a picture upright, in RGB, cropped and resized to (H, W) as `decode` describes."""
+) -> tuple[bytes, int]:
+    """Return a picture's pixels after `fit_picture`, uint8 (3, H, W), and its hash before that."""
+    upright = as_seen(image)
+    pixels = _planes(fit_picture(upright, image_size, prepared))
+    return pixels, image_hash(_planes(upright))
+
+
+def _planes(image: Image.Image) -> bytes:
+    return b"".join(channel.tobytes() for channel in image.split())
+
+
+def as_seen(image: Image.Image) -> Image.Image:
+    """Return a picture upright and in RGB, with all its pixels."""
     # Metadata may stand after the pixels; what is wrong with the pixels is not to pass as theirs
     image.load()
     orientation = _orientation(image)
     if orientation in TURNS:
         image = image.transpose(TURNS[orientation])
-    upright = _rgb(image)
+    return _rgb(image)
+
+
+def fit_picture(
+    upright: Image.Image, image_size: tuple[int, int], prepared: Preparation = OWN
+) -> Image.Image:
+    """Return a picture, from `as_seen`, cropped and resized to (H, W) as `decode` describes."""
     # the share cut from each side, before the crop to the aspect ratio
     border = (1 - prepared.crop_share) / 2
     resampling = Image.Resampling[prepared.interpolation.upper()]
@@ -348,7 +363,7 @@ class ModelInputs:
             content = decode(str(path), self.image_size, self.prepared)
             if isinstance(content, str):
                 raise DataError(f"{path}: {content}; remove it, or save it again as JPEG or PNG")
-            pixels = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+            pixels = torch.frombuffer(bytearray(content[0]), dtype=torch.uint8)
             pictures.append(pixels.view(3, *self.image_size))
         return self._in_channels(torch.stack(pictures))
 

@@ -138,6 +138,7 @@ class RunFiles:
         # The trained model
         self.model = path / "model.safetensors"
         self.model_config = path / "config.json"
+        self.trained_on = path / "trained_on.npy"
 
     @property
     def all(self) -> list[Path]:
@@ -167,6 +168,7 @@ CONTENTS = {
     "curves.png": "what the run measured, learning rate and gradient norm, over the epochs",
     "summary.json": "these scores and where they come from",
     "model.safetensors": "the weights, with config.json, for vit.load_model",
+    "trained_on.npy": "which images it has learned from: vit evaluate says if it is tested on some",
 }
 """What the user finds in the folder of a finished run."""
 

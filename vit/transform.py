@@ -13,7 +13,7 @@ from torchvision.transforms.v2 import Transform
 from torchvision.transforms.v2.functional import pil_to_tensor
 
 from vit.errors import DataError
-from vit.inputs import ModelInputs, fit_picture
+from vit.inputs import ModelInputs, as_seen, fit_picture
 
 
 class ModelTransform(Transform):
@@ -36,7 +36,8 @@ class ModelTransform(Transform):
     def _pixels(self, picture: Image.Image) -> Tensor:
         """Return a picture at the model's size: uint8 (3, H, W)."""
         try:
-            return pil_to_tensor(fit_picture(picture, self.inputs.image_size, self.inputs.prepared))
+            upright = as_seen(picture)
+            return pil_to_tensor(fit_picture(upright, self.inputs.image_size, self.inputs.prepared))
         except (ValueError, OSError) as error:
             raise DataError(str(error)) from error
 

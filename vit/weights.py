@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from safetensors.torch import save
 from torch import Tensor
@@ -36,6 +37,8 @@ FORMAT = f"{NAME}/1"
 """The "format" in config.json."""
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
+TRAINED_ON = "trained_on.npy"
+"""The hashes of the images that a model was trained on, int64 (M,), in rising order."""
 
 
 # ---- Written -------------------------------------------------------------------------------------
@@ -52,6 +55,7 @@ def save_model(
     crop_share: float = 1.0,
     squash: bool = False,
     data_content_hash: str = "",
+    trained_on: Tensor | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> None:
     """Write model.safetensors and config.json into `folder`, for `vit.checkpoints.load_model`.
@@ -66,8 +70,17 @@ def save_model(
         crop_share: share to keep of an image's centred part.
         squash: whether images of another shape are squashed, not cropped.
         data_content_hash: the training data's (`vit.data.Dataset.content_hash`).
+        trained_on: `vit.data.ImageSet.image_hashes` of the training images, int64 (M,), written to
+            trained_on.npy; None or empty: unknown.
         dtype: of the weights on disk; they always load as float32.
     """
+    # first, as config.json, which comes last, says that all is there
+    folder = Path(folder)
+    if trained_on is not None and len(trained_on):
+        make_folder(folder)
+        with replacing(folder / TRAINED_ON) as temporary, temporary.open("wb") as file:
+            np.save(file, trained_on.unique().numpy())
+
     # timm's names, which have no "encoder."
     tensors = {}
     for name, value in model.state_dict().items():
@@ -97,7 +110,7 @@ def save_model(
         if model.decoder is not None:
             # timm has no place for the decoder's tensors
             config["model_args"]["pretrained_strict"] = False
-    write_weights(Path(folder), tensors, config)
+    write_weights(folder, tensors, config)
 
 
 def write_weights(folder: Path, tensors: dict[str, Tensor], config: dict[str, Any]) -> None:
@@ -254,6 +267,11 @@ def timm_config(
     return config
 
 
+def no_images() -> Tensor:
+    """Return the hashes of no image, int64 (0,)."""
+    return torch.empty(0, dtype=torch.int64)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Origin(ModelInputs):
     """Where a model came from and how its input is made: its `origin`, once trained or loaded.
@@ -264,6 +282,8 @@ class Origin(ModelInputs):
         data: name of the training data; "" if unknown.
         data_content_hash: `vit.data.Dataset.content_hash` of the training and test images; "" if
             unknown.
+        trained_on: hashes of the images that it was trained on, int64 (M,), as in
+            `vit.data.ImageSet`; empty if unknown.
         format: of the file that was loaded.
         details: the whole config.json of a loaded model.
         report: a `vit.checkpoints.Report` on each tensor of a loaded model, else None.
@@ -273,6 +293,7 @@ class Origin(ModelInputs):
     class_names: tuple[str, ...]
     data: str
     data_content_hash: str
+    trained_on: Tensor = field(default_factory=no_images, repr=False, compare=False)
     format: str = NAME
     details: dict[str, Any] = field(default_factory=dict)
     report: Any = None

@@ -31,7 +31,6 @@ from vit.data.sources import load_data
 from vit.encoder import VisionTransformer
 from vit.errors import DataError
 from vit.inputs import Normalization
-from vit.look.datasets import list_splits
 
 SIZE = (16, 12)
 TINY = dict(patch_size=(4, 4), embed_dim=16, depth=1, num_heads=2)
@@ -125,11 +124,8 @@ def test_a_folder_is_what_vit_evaluate_shows_the_model(inputs):
         file = Path("photos") / "ab"[number % 2] / f"{number}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
         smooth.save(file)
-    pictures = [
-        Image.open(Path("photos", name))
-        for files in list_splits(Path("photos"), SIZE).values()
-        for _, name in files
-    ]
+    data = load_data(DataConfig(source="folder", root="photos"), SIZE)
+    pictures = [Image.open(Path("photos", name)) for name in data.train.files + data.test.files]
     shown = []
     for name in ("squashed", "cut"):
         inputs.clear()

@@ -11,6 +11,8 @@ import torch
 from PIL import Image
 from tiny import captured
 
+from vit.data.folder import list_folder
+from vit.data.images import spread
 from vit.inputs import to_float
 from vit.interpret import (
     attention_rollout,
@@ -19,7 +21,6 @@ from vit.interpret import (
     relevance,
     top_mass_mask,
 )
-from vit.look.datasets import list_splits
 from vit.look.features import pca_colours
 
 CLASSES = ("cat", "dog", "<b>cow")
@@ -125,8 +126,8 @@ def test_distances_over_a_data_set(models, shown, drawn):
     numbers = drawn("encoder --data data --count 2 --method distance")
     assert (int(numbers["images"]), numbers["layers"].tolist()) == (2, [0, 1, 2])
     model, *_ = shown("encoder")
-    _, files = list_splits(models / "data", (12, 16)).values()
-    paths = [models / "data" / files[i][1] for i in (0, len(files) // 2)]
+    (files,) = list_folder(models / "data").values()
+    paths = [models / "data" / files[number][1] for number in spread(len(files), 2)]
     inputs = model.origin.normalize(to_float(model.origin.read_images(paths), (12, 16)))
     means = attention_statistics(model, [inputs])
     np.testing.assert_allclose(numbers["distance_pixels"], means.distance, rtol=1e-3)

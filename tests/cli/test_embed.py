@@ -10,7 +10,8 @@ import torch
 from tiny import dataset
 
 from vit.checkpoints import load_model
-from vit.look.datasets import list_splits
+from vit.config import DataConfig
+from vit.data.sources import load_data
 from vit.look.predict import embed
 
 
@@ -37,9 +38,9 @@ def test_a_folders_features_are_those_of_its_files_in_a_table_too(
 ):
     found = embedded(name, "data")
     files, splits = found["files"].tolist(), found["splits"].tolist()
-    train, test = list_splits(models / "data", (12, 16)).values()  # as a run would use it
-    assert files == [file for _, file in (*train, *test)]
-    assert splits == ["train"] * len(train) + ["test"] * len(test)
+    data = load_data(DataConfig(source="folder", root=str(models / "data")), (12, 16))
+    assert files == [*data.train.files, *data.test.files]
+    assert splits == ["train"] * len(data.train) + ["test"] * len(data.test)
     assert_features(found["pooled"], name, [f"data/{file}" for file in files])
     classes = found["class_names"][found["labels"]].tolist()
     assert classes == [file.partition("/")[0] for file in files]

@@ -11,7 +11,7 @@ from tiny import CPU, NORMALIZE, RECONSTRUCT, autoencoder, encoder, names, rando
 from vit.checkpoints import load_model, save_model
 from vit.config import DataConfig, changed
 from vit.data.draws import seeded_weights
-from vit.data.images import evenly_spaced, spread_over_classes
+from vit.data.images import hold_out, lowest_of_classes, spread
 from vit.data.sources import load_data
 from vit.encoder import VisionTransformer
 from vit.evaluation.features import encoder_features, knn_accuracy, pixel_features
@@ -103,7 +103,8 @@ def test_all_that_applies_to_an_autoencoder(data, measured):
     )
     linear = results["linear"]
     assert linear["accuracy"] > 0.6  # the classes differ in colour
-    assert (linear["held_out"], linear["layer"]) == (12, 2)
+    held_out = hold_out(data.train.image_hashes, data.train.labels, 12 / 72, "holdout")
+    assert (linear["held_out"], linear["layer"]) == (int(held_out.sum()), 2)
     assert np.trace(linear["confusion"]) / 30 == pytest.approx(linear["accuracy"])
     rows = {(row["mask"], row["ratio"]): row for row in results["scores"]["reconstruction"]}
     assert len(rows) == 6  # of four patches, half and three are hidden, in three ways
@@ -144,16 +145,17 @@ def test_the_models_own_head_also_on_mirror_images(data, measured):
 
 
 def test_few_labels_and_images_of_training_that_are_held_out(data, measured):
-    labels = data.train.labels
+    hashes, labels = data.train.image_hashes, data.train.labels
     half, quarter = (
-        data.train.subset(spread_over_classes(labels, count, seed, "labels"))
+        data.train.subset(lowest_of_classes(hashes, labels, count, "labels", seed))
         for count, seed in ((36, 0), (18, 1))
     )
-    aside = spread_over_classes(labels, 12, 0, "holdout")
+    aside = hold_out(hashes, labels, 12 / 72, "val_size")
+    halved = hold_out(half.image_hashes, half.labels, 0.5, "holdout")
     for options, train, test in (
         ("--every-layer --labels 0.5", half, data.test),
         ("--method knn --labels 0.25 --seeds 1", quarter, data.test),
-        ("--method knn --knn-images 10", data.train.subset(evenly_spaced(72, 10)), data.test),
+        ("--method knn --knn-images 10", data.train.subset(spread(72, 10)), data.test),
         ("--method knn --val-size 12", data.train.subset(~aside), data.train.subset(aside)),
     ):
         results = measured(f"mae {options}")
@@ -162,9 +164,28 @@ def test_few_labels_and_images_of_training_that_are_held_out(data, measured):
         assert found["accuracy"] == neighbours(load_model("mae").encoder, train, test)
         if linear := results.get("linear"):
             # half of the labels at most choose
-            assert (linear["labels"], linear["held_out"]) == (36, 18)
+            assert (linear["labels"], linear["held_out"]) == (36, int(halved.sum()))
             by_layer = linear["held_out_accuracy_by_layer"]
             assert (len(by_layer), by_layer[linear["layer"]]) == (3, max(by_layer))
+
+
+def test_images_that_a_model_was_trained_on_are_no_test_and_said(data, place, measured, refused):
+    model = load_model("mae")
+    trained_on = torch.cat([data.train.image_hashes[12:], data.test.image_hashes[:7]])
+    save_model(place / "taught", model, NORMALIZE, trained_on=trained_on)
+    assert load_model("taught").origin.trained_on.tolist() == trained_on.sort().values.tolist()
+    found = measured("taught --method knn")
+    assert found["note"].startswith("7 of the 30 test images")
+    assert f"note: {found['note']}" in found["said"]
+    # it may be tested on what it has not seen
+    found = measured("taught --method knn --val-size 30")
+    assert (found["note"], found["data"]["test_images"]) == ("", 12)
+    assert found["data"]["train_images"] == 60
+    save_model(place / "knows-all", model, NORMALIZE, trained_on=data.train.image_hashes)
+    assert "on all" in refused("evaluate", "knows-all", "images", "--val-size", 5)
+    # of one that does not say, nothing is certain
+    assert "nothing says" in measured("classifier --method head --val-size 5")["note"]
+    assert measured("classifier --method head")["note"] == ""
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ from vit.training.run import Run
 from vit.training.run_folder import load_state, saved_states
 
 ROOT = Path(__file__).resolve().parents[2]
-FILES = "config.yaml metrics.jsonl checkpoints model.safetensors config.json summary.json .lock"
+FILES = "config.yaml metrics.jsonl checkpoints model.safetensors config.json trained_on.npy summary.json .lock"
 STEPS = 60
 # 21 images in batches of 10: in CLASSIFY the last batch of an epoch has one image, less than there
 # are processes; with contrast it is left out.
@@ -166,7 +166,7 @@ def test_two_processes_of_torchrun_have_the_losses_of_one_and_one_of_them_writes
     assert losses(place, "two") == pytest.approx(alone, rel=1e-4)
     assert len(alone) == STEPS
     assert names(place / "two") == {*FILES.split(), "showcase.safetensors", "report.html"}
-    assert printed.count("2 processes, 10 images at once") == 1
+    assert printed.count("2 processes, 1 x 10 images") == 1
     assert printed.count("loss on masked patches") == 1
 
 

@@ -95,6 +95,7 @@ def convert_model(model: Model, to: str, out: str | Path, half: bool = False) ->
         crop_share=origin.crop_share,
         squash=origin.squash,
         data_content_hash=origin.data_content_hash,
+        trained_on=origin.trained_on,
         dtype=torch.float16 if half else torch.float32,
     )
     return notes

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -34,7 +35,7 @@ from vit.inputs import INTERPOLATIONS, Normalization
 from vit.load_options import LoadOptions
 from vit.mae import Model
 from vit.pretrained import located
-from vit.weights import Origin, build_model
+from vit.weights import FORMAT, TRAINED_ON, Origin, build_model, no_images
 
 ADVICE = (
     "num_classes 0 leaves the head out, part encoder what is not the encoder; name tensors, or "
@@ -333,6 +334,13 @@ def origin_of(network: Network) -> Origin:
     if encoder.num_classes in (0, len(hints.class_names)):
         class_names = hints.class_names
 
+    # the images of training, beside the weights of our own folders
+    trained_on = no_images()
+    if source.config.get("format") == FORMAT and source.files:
+        beside = source.files[0].parent / TRAINED_ON
+        if beside.is_file():
+            trained_on = torch.from_numpy(np.load(beside))
+
     # of a run's state, the values have what config.json has of others
     facts = source.values | source.config
     return Origin(
@@ -347,6 +355,7 @@ def origin_of(network: Network) -> Origin:
         class_names=class_names,
         data=str(facts.get("data", "")),
         data_content_hash=str(facts.get("data_content_hash", "")),
+        trained_on=trained_on,
         report=network.report,
         details=source.config,
     )

@@ -16,6 +16,7 @@ from vit.cli.outputs import aligned, messages_to_stderr, print_json, score_table
 from vit.commandline import named_data, refuse_among_images, require_folder, require_free
 from vit.config import DataConfig
 from vit.data import Dataset
+from vit.data.images import seen_by
 from vit.data.sources import load_data
 from vit.device import device_name
 from vit.errors import ConfigError, one_line
@@ -81,14 +82,20 @@ def measure(options: Namespace) -> dict[str, Any]:
     model = load(options)
     origin = model.origin
     compute = choose_device(options, options.threads)
-    data = load_data(config, origin.image_size, prepared=origin.prepared)
+    known = origin.trained_on
+    data = load_data(config, origin.image_size, prepared=origin.prepared, trained_on=known)
 
-    # Held-out images are no test of a model that has learned from them
+    # What a model has learned from is no test of it
     taught = knows_classes(model, data)
-    if data.held_out and taught and not origin.was_tested_on(data.test.content_hash):
-        advice = "train it with the same data.val_size"
-        message = f"this model may have been taught these {len(data.test):,} images' classes"
-        raise ConfigError(f"{message}; {advice}")
+    notes = seen_by(known, data)
+    tested = origin.was_tested_on(data.test.content_hash)
+    if data.is_chosen and taught and not tested and not len(known):
+        notes.append(
+            "nothing says which images this model was trained on: if they are from the same data, "
+            f"some of the {data.tested} are among them"
+        )
+    if options.labels < 1 and taught:
+        notes.append(FEW_LABELS)
 
     # The methods that apply, and their options
     reasons = obstacles(model, data)
@@ -118,7 +125,7 @@ def measure(options: Namespace) -> dict[str, Any]:
         "trained_on": origin.data,
         "data": {key: data.facts[key] for key in FACTS},
         "settings": settings,
-        "note": FEW_LABELS if options.labels < 1 and taught else "",
+        "note": "; ".join(notes),
         "scores": evaluation.scores,
         "seconds": evaluation.seconds,
         "device": device_name(compute.device),

@@ -215,7 +215,7 @@ COMMANDS: dict[str, Command] = {
                 "--limit N",
                 NonNegative,
                 0,
-                "use only this many images per split, evenly spaced; 0: all",
+                "use only this many images per split, spread over all; 0: all",
             ),
             DEVICE,
             OVERWRITE,
@@ -368,7 +368,7 @@ COMMANDS: dict[str, Command] = {
                 "--val-size N",
                 NonNegative,
                 0,
-                "for choosing settings: measure on this many held-out training images, not on the"
+                "for choosing settings: measure on about N held-out training images, not on the"
                 " test images",
             ),
             ("--flip", bool, False, "also measure its head on images and mirror images together"),

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from vit.errors import plural
-from vit.inputs import Images
+from vit.inputs import Images, image_hash
 
 if TYPE_CHECKING:
     from vit.config import Source
@@ -55,7 +55,7 @@ class ImageSet:
 
     @cached_property
     def image_hashes(self) -> Tensor:
-        """Return int64 (N,), a hash of each image's pixels: copies have the same."""
+        """Return int64 (N,), a hash of each image's pixels before any resize: copies have one."""
         if self.known_hashes is not None:
             return self.known_hashes
         hashes = []
@@ -127,11 +127,6 @@ class Rows:
         return self._images[self._rows[numbers]]
 
 
-def image_hash(pixels: bytes | memoryview) -> int:
-    """Return a hash of an image's pixels, uint8 (C, H, W), from -2**63 to 2**63 - 1."""
-    return int.from_bytes(hashlib.sha256(pixels).digest()[:8], signed=True)
-
-
 def content_hash(images: Images, labels: Tensor) -> str:
     """Return 16 hexadecimal digits of the SHA-256 over shape, pixels and labels."""
     digest = hashlib.sha256(repr(tuple(images.shape)).encode())
@@ -157,6 +152,7 @@ class Dataset:
         source: a name in `data.source`.
         warning: for the user, if the data is not what the settings say.
         held_out: whether `test` is a part of the training images, to choose settings by.
+        is_chosen: whether `test` was chosen here, among images of a single split.
         prepared: whether the images already are a model's input, by its `Preparation`.
         whole_content_hash: of both splits before `val_size` and `labels` took some away; "": they
             took none.
@@ -169,6 +165,7 @@ class Dataset:
     test: ImageSet
     warning: str | None = None
     held_out: bool = False
+    is_chosen: bool = False
     prepared: bool = False
     whole_content_hash: str = ""
     copies: int = 0

@@ -23,7 +23,7 @@ import torch
 from numpy.lib import format as npy
 
 from vit.atomic import make_folder, replacing
-from vit.data import ImageSet, content_hash, image_hash
+from vit.data import ImageSet, content_hash
 from vit.errors import DataError, one_line
 from vit.inputs import OWN, Preparation
 from vit.isolation import without_warnings
@@ -34,15 +34,16 @@ DETAIL = 2
 then keep detail."""
 MEASURED = 1000
 """Pictures, spread evenly, whose sizes are read to choose the size of the images."""
-CACHE_LAYOUT = 8
+CACHE_LAYOUT = 9
 """Increase it when the pixels made from a picture, or what a cache holds, change."""
 
 logger = logging.getLogger(__name__)
 
 Size = tuple[int, int]
 """(width, height) of a picture, or (h, w) of images."""
-Decoded = tuple[str, bytes | str, int]
-"""A picture's name; its pixels, uint8 (3, h, w), or why it has none; and its label, or -1."""
+Decoded = tuple[str, tuple[bytes, int] | str, int]
+"""A picture's name; its pixels, uint8 (3, h, w), and its hash, or why it has none; its label, or
+-1."""
 
 
 def cached(
@@ -136,13 +137,14 @@ def _write(
         # NumPy's header has room for the number of images to change
         header = {"descr": "|u1", "fortran_order": False, "shape": (count, 3, *size)}
         npy.write_array_header_1_0(file, header)
-        for name, pixels, label in track(decoded, "decoding", count, " images"):
-            if isinstance(pixels, bytes):
+        for name, content, label in track(decoded, "decoding", count, " images"):
+            if isinstance(content, tuple):
+                pixels, hashed = content
                 file.write(pixels)
                 labels.append(label)
-                hashes.append(image_hash(pixels))
+                hashes.append(hashed)
                 continue
-            problem = one_line(f"{name}: not a readable image ({pixels})")
+            problem = one_line(f"{name}: not a readable image ({content})")
             if on_bad_image == "stop":
                 raise DataError(f"{problem}; remove it, or set data.on_bad_image: skip")
             logger.warning("%s, left out", problem)

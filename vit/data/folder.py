@@ -17,7 +17,7 @@ from pathlib import Path
 from vit import inputs
 from vit.data import ImageSet
 from vit.data.cache import MEASURED, Decoded, Size, cache_path, cached, times_of
-from vit.data.images import evenly_spaced
+from vit.data.images import spread
 from vit.device import usable_cores
 from vit.errors import DataError, one_line
 from vit.inputs import OWN, Preparation
@@ -73,7 +73,7 @@ def load_folder(
             # and for a new class among the training images, which renumbers the others
             (class_names, prepared, files, list(map(times_of, paths))),
             len(files),
-            (inputs.size_of(paths[number]) for number in evenly_spaced(len(files), MEASURED)),
+            (inputs.size_of(paths[number]) for number in spread(len(files), MEASURED)),
             lambda size: _decoded(paths, labels, size, prepared),
             image_size,
             size,
@@ -106,7 +106,7 @@ def _decoded(
     two processes also 1.4 s; but processes would import torch and run the main module again.
     """
 
-    def decode(path: str) -> bytes | str:
+    def decode(path: str) -> tuple[bytes, int] | str:
         return inputs.decode(path, size, prepared)
 
     pool = ThreadPoolExecutor(min(usable_cores(), 16))

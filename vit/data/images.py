@@ -1,22 +1,30 @@
-"""Which images of a data set: evenly spaced ones, some held out, a share of every class.
+"""Which images of a data set: some held out, a share of every class, a few of many.
 
-And which of its classes are a model's.
+What is held out goes by each image alone, by the hash of its pixels: when others are added, removed
+or renamed, it stays where it is, and copies of one image are on one side.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from vit.data import ImageSet
+from vit.config import BUILT_IN
+from vit.data import Dataset, ImageSet
 from vit.data.draws import make_generator
-from vit.errors import one_line
+from vit.errors import DataError, one_line
 
 NAMED_CLASSES = 12
 """Most classes that a note names."""
+TEST_SHARE = 0.1
+"""Of a data set without test images, the share that is held out as such."""
+
+
+# --- a few of many --------------------------------------------------------------------------------
 
 
 def evenly_spaced(count: int, most: int) -> Tensor:
@@ -25,96 +33,118 @@ def evenly_spaced(count: int, most: int) -> Tensor:
     return torch.arange(most) * count // most
 
 
-def spread(count: int, most: int, source: str) -> Tensor:
+def spread(count: int, most: int, source: str = "folder") -> Tensor:
     """Return int64 (M,), M = min(count, most) of the indices of a source's images; 0: all of them.
 
-    Evenly spaced ones are a fair choice from images that are sorted by class or shuffled. A
-    caller's data set may repeat its classes with a period: there one is drawn from each of M
-    stretches, always the same one.
+    Evenly spaced ones are a fair choice from a built-in data set, which is shuffled. Elsewhere
+    names or classes may repeat with a period: there one is drawn from each of M stretches, always
+    the same one.
     """
     starts = evenly_spaced(count, most)
-    if source != "dataset":
+    if source in BUILT_IN:
         return starts
     lengths = torch.cat([starts[1:], torch.tensor([count])]) - starts
     shares = torch.rand(len(starts), generator=make_generator(0, "spread"))
     return starts + (shares * lengths).long()
 
 
-def hold_out(image_hashes: Tensor, count: int, choose: Callable[[Tensor, int], Tensor]) -> Tensor:
-    """Choose about `count` images to hold out, so that copies of one image are on one side.
+# --- by the image alone ---------------------------------------------------------------------------
 
-    Without copies, they are `choose(torch.arange(N), count)`. With copies, fewer are chosen, from
-    the first copies alone, and each takes its own copies along. An image with more copies than
-    `count`, e.g. a blank one, is not chosen: it would be most of what is held out. Only copies of a
-    single image, which is all the data, are on both sides.
+
+def places(image_hashes: Tensor, purpose: str, seed: int) -> Tensor:
+    """Return float64 (N,), each image's place from 0 to below 1: random, but always the same.
+
+    It depends on nothing but the image: copies have the same. Each purpose and seed draws its own.
 
     Args:
         image_hashes: int64 (N,), as in `ImageSet`.
-        count: from 0 to N.
-        choose: (numbers of images, int64 (E,); how many of them) -> which of the E, as indices or
-            as a mask.
+    """
+    salt = f"{purpose} {seed} ".encode()
+    keys = image_hashes.numpy().astype("<i8")
+    digests = [hashlib.sha256(salt + key.tobytes()).digest()[:8] for key in keys]
+    # the first 53 bits, all that float64 holds
+    drawn = np.frombuffer(b"".join(digests), "<u8") >> np.uint64(11)
+    return torch.from_numpy(drawn / 2**53)
+
+
+def hold_out(
+    image_hashes: Tensor, labels: Tensor, share: float, purpose: str, seed: int = 0
+) -> Tensor:
+    """Choose the images to hold out: those with a place below `share`.
+
+    A class without such an image gives its lowest. The highest of each class always stays: a class
+    is never held out as a whole.
+
+    Args:
+        image_hashes, labels: int64 (N,), as in `ImageSet`.
+        share: of the images, about; each class's share differs by chance.
+        purpose, seed: of the random places.
 
     Returns:
         bool (N,).
     """
-    total = len(image_hashes)
-    _, groups, sizes = image_hashes.unique(return_inverse=True, return_counts=True)
-    # copies of a single image cannot be on one side: then they count as different images
-    if len(sizes) == 1:
-        groups = torch.arange(total)
-        sizes = torch.ones_like(groups)
-
-    # The first images of small groups, or of the smallest that there are
-    first = torch.full_like(sizes, total).scatter_reduce(0, groups, torch.arange(total), "amin")
-    candidates = first[sizes <= max(count, int(sizes.min()))].sort().values
-    number = max(min(count, 1), count * len(candidates) // total)
-    chosen = candidates[choose(candidates, number)]
-    return torch.isin(groups, groups[chosen])
+    place = places(image_hashes, purpose, seed)
+    # (classes,), the first of them "no label"; a class without images keeps -1, nobody's place
+    classes = labels + 1
+    unset = torch.full((int(classes.max()) + 1,), -1.0, dtype=place.dtype)
+    lowest = unset.scatter_reduce(0, classes, place, "amin", include_self=False)
+    highest = unset.scatter_reduce(0, classes, place, "amax", include_self=False)
+    # copies have one place
+    return ((place < share) | torch.isin(place, lowest)) & ~torch.isin(place, highest)
 
 
-def hold_out_by_class(image_hashes: Tensor, labels: Tensor, count: int, seed: int) -> Tensor:
-    """Choose images to hold out, as `hold_out` does, stratified by class: labels are int64 (N,)."""
+def lowest_of_classes(
+    image_hashes: Tensor, labels: Tensor, count: int, purpose: str, seed: int
+) -> Tensor:
+    """Choose images, in each class those with the lowest places, as many as is its share of all.
 
-    def choose(among: Tensor, most: int) -> Tensor:
-        return spread_over_classes(labels[among], most, seed, "holdout")
-
-    return hold_out(image_hashes, count, choose)
-
-
-def choose_test_images(image_hashes: Tensor, source: str) -> Tensor:
-    """Choose the test images of a data set without any: M = min(1000, max(1, N // 10)) of N.
+    Each class gives one at least, while they suffice. A larger choice includes every smaller one.
 
     Args:
-        image_hashes: int64 (N,), as in `ImageSet`.
-        source: whose images they are; see `spread`.
+        image_hashes, labels: int64 (N,), as in `ImageSet`.
+        count: from 0 to N.
+        purpose, seed: of the random places.
 
     Returns:
-        bool (N,); with copies of one image, as `hold_out` chooses.
+        bool (N,), `count` of them True, and copies of these.
     """
-    count = min(1000, max(1, len(image_hashes) // 10))
-    return hold_out(image_hashes, count, lambda among, most: spread(len(among), most, source))
+    place = places(image_hashes, purpose, seed).numpy()
+    # the images, class by class, each class from its lowest place on
+    classes = (labels + 1).numpy()
+    order = np.lexsort((place, classes))
+    sizes = np.bincount(classes)
+    first = np.cumsum(sizes) - sizes
+    # how far each is into its class: 0 for the first, so that all classes begin
+    share = (np.arange(len(order)) - first[classes[order]]) / sizes[classes[order]]
+    chosen = order[np.lexsort((place[order], share))[:count]]
+    return torch.from_numpy(np.isin(place, place[chosen]))
+
+
+# --- training and test images ---------------------------------------------------------------------
 
 
 def with_test_images(
-    train: ImageSet, test: ImageSet | None, source: str, image_size: tuple[int, int]
+    train: ImageSet, test: ImageSet | None, image_size: tuple[int, int]
 ) -> tuple[ImageSet, ImageSet]:
     """Return training and test images, with notes on both at the training images.
 
     Args:
-        train, test: with class names; without `test`, some of `train` are held out: see
-            `choose_test_images`.
-        source: whose images they are.
+        train, test: with class names; without `test`, some of `train` are held out.
         image_size: (H, W) of the model's input.
     """
     notes = []
+    total = len(train)
+    copies = total - len(train.image_hashes.unique())
+    if copies:
+        notes.append(f"{copies:,} of the {total:,} images are copies of another image")
+    notes += in_two_classes(train)
     if test is None:
-        total = len(train)
-        held_out = choose_test_images(train.image_hashes, source)
-        note = f"no test images: {int(held_out.sum()):,} of the {total:,} images are held out"
-        copies = total - len(train.image_hashes.unique())
-        if copies:
-            note += f"; {copies:,} are copies of another image, on the same side as it"
-        notes.append(note)
+        held_out = hold_out(train.image_hashes, train.labels, TEST_SHARE, "test")
+        # copies of one image are all the data
+        if not held_out.any():
+            raise DataError("all images are copies of one: none can be held out as a test image")
+        count = int(held_out.sum())
+        notes.insert(0, f"no test images: {count:,} of the {total:,} images are held out")
         # what was left out is told once, with the training images
         test = replace(train.subset(held_out), skipped=())
         train = train.subset(~held_out)
@@ -134,31 +164,33 @@ def with_test_images(
     return replace(train, notes=(*map(one_line, notes), *train.notes)), test
 
 
-def spread_over_classes(labels: Tensor, count: int, seed: int, purpose: str) -> Tensor:
-    """Choose `count` of the images at random, stratified by class.
+def in_two_classes(images: ImageSet) -> list[str]:
+    """Return a line on the images of which a copy has another label; none without any."""
+    # each image once with each of its labels
+    pairs = torch.stack([images.image_hashes, images.labels]).unique(dim=1)
+    hashes, counts = pairs[0].unique(return_counts=True)
+    twice = torch.isin(images.image_hashes, hashes[counts > 1])
+    if not twice.any():
+        return []
+    example = images.image_hashes == images.image_hashes[twice][0]
+    named = []
+    for number in example.nonzero().flatten().tolist():
+        file = images.files[number] if images.files else f"item {number}"
+        named.append(f"{file} ({images.label_names[number]})")
+    return [
+        f"{int(twice.sum()):,} images have copies in another class, e.g. {', '.join(named[:4])}"
+    ]
 
-    With the same seed and purpose, a larger choice includes every smaller one; different purposes
-    draw independently.
+
+def seen_by(trained_on: Tensor, data: Dataset) -> list[str]:
+    """Return a line on the test images that a model was trained on; none if there are none.
 
     Args:
-        labels: int64 (N,).
-        count: from 0 to N.
-        seed, purpose: of the random numbers.
-
-    Returns:
-        bool (N,), `count` of them True.
+        trained_on: hashes of its training images, int64 (M,): `vit.weights.Origin.trained_on`.
+        data: with the test images.
     """
-    # Rank each image at random within its class, as a share of the class: from 0 to below 1.
-    # `rank` is in the order of `order`.
-    order = torch.randperm(len(labels), generator=make_generator(seed, purpose))
-    shuffled = labels[order]
-    rank = torch.empty(len(labels))
-    for label in labels.unique():
-        members = shuffled == label
-        size = int(members.sum())
-        rank[members] = (torch.arange(size) + 0.5) / size
-
-    # Take the lowest ranks over all classes; between equal ones, the image drawn first
-    mask = torch.zeros(len(labels), dtype=torch.bool)
-    mask[order[rank.argsort(stable=True)[:count]]] = True
-    return mask
+    count = int(torch.isin(data.test.image_hashes, trained_on).sum())
+    if not count:
+        return []
+    meaning = "this model was trained on: scores on them say nothing about new images"
+    return [f"{count:,} of the {len(data.test):,} {data.tested_on} are images that {meaning}"]

@@ -20,7 +20,7 @@ from vit import inputs
 from vit.config import DataConfig
 from vit.data import ImageSet
 from vit.data.cache import MEASURED, Decoded, Size, cache_path, cached, times_of
-from vit.data.images import evenly_spaced
+from vit.data.images import spread
 from vit.errors import DataError, one_line
 from vit.weights import class_key
 
@@ -180,7 +180,7 @@ def _read(dataset: Any, row: int, columns: Columns) -> tuple[Image.Image, Any]:
 def _sizes(dataset: Any) -> Iterator[Size]:
     """Yield (width, height) of some pictures; `_decoded` says what is wrong with the others."""
     columns = _columns(dataset)
-    for row in evenly_spaced(len(dataset), MEASURED).tolist():
+    for row in spread(len(dataset), MEASURED).tolist():
         with suppress(Exception):
             yield inputs.upright_size(_read(dataset, row, columns)[0])
 
@@ -200,7 +200,7 @@ def _decoded(
         # somebody else's data set may raise anything: then the item is unreadable
         try:
             picture, label = _read(dataset, row, columns)
-            pixels = inputs.planes(picture, size)
+            content = inputs.pixels_and_hash(picture, size)
         except Exception as error:
             yield title, f"{type(error).__name__}: {error}", -1
             continue
@@ -209,4 +209,4 @@ def _decoded(
         number = -1 if label is None else max(operator.index(label), -1)
         if number >= 0 and number_of:
             number = number_of[number]
-        yield title, pixels, number
+        yield title, content, number

@@ -10,19 +10,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from vit.config import DataConfig
 from vit.data import Dataset, ImageSet, content_hash
 from vit.data.folder import load_folder
-from vit.data.images import hold_out_by_class, spread, spread_over_classes, with_test_images
+from vit.data.images import hold_out, lowest_of_classes, spread, with_test_images
 from vit.errors import DataError
 from vit.inputs import OWN, Preparation
 
 SCENES_SEED = 0
 """The same pictures for every run, like any other data set."""
-
-SUBSET_SEED = 0
-"""Draws `val_size` and `labels`: the same images for every run."""
 
 SCENES_COUNTS = (50_000, 10_000)
 """Images of the training and the test split, as many as CIFAR has."""
@@ -36,6 +34,7 @@ def load_data(
     dataset: Any = None,
     test_dataset: Any = None,
     prepared: Preparation = OWN,
+    trained_on: Tensor | None = None,
 ) -> Dataset:
     """Load the images of `config.source`; apply `limit`, `val_size` and `labels`.
 
@@ -47,9 +46,12 @@ def load_data(
             `vit.data.map_style.load_datasets`.
         prepared: how pictures of any size are cropped and resized. Anything but this package's own
             way makes the input of a model that expects it, not images to train on.
+        trained_on: hashes of a model's training images, int64 (M,). If some are among the training
+            images here, `val_size` holds out the others: what that model has not seen.
     """
     # The whole splits, from the caller's data set, or from a source; none imports what another
     # needs, of which torchvision takes seconds
+    is_chosen = False
     source = config.source
     root = Path(config.root).expanduser()
     name = config.name or TITLES.get(source) or root.resolve().name
@@ -76,11 +78,13 @@ def load_data(
         source = "dataset"
         name = config.name or type(dataset).__name__
         splits = load_datasets(dataset, test_dataset, config, image_size, name)
-        train, test = with_test_images(*splits, source, image_size)
+        train, test = with_test_images(*splits, image_size)
+        is_chosen = splits[1] is None
     elif source == "folder":
         cache = Path(config.cache).expanduser()
         splits = load_folder(root, image_size, config.on_bad_image, cache, prepared)
-        train, test = with_test_images(*splits, source, image_size)
+        train, test = with_test_images(*splits, image_size)
+        is_chosen = splits[1] is None
     elif source == "scenes":
         # no more than are used
         counts = [min(count, config.limit or count) for count in SCENES_COUNTS]
@@ -98,13 +102,21 @@ def load_data(
         test = test.subset(spread(len(test), config.limit, source))
     whole_content_hash = f"{train.content_hash}-{test.content_hash}"
     if config.val_size:
-        held_out = hold_out_by_class(train.image_hashes, train.labels, config.val_size, SUBSET_SEED)
+        held_out = torch.ones(len(train), dtype=torch.bool)
+        if trained_on is not None:
+            held_out = ~torch.isin(train.image_hashes, trained_on)
+        if not held_out.any():
+            raise DataError(f"{name}: the model was trained on all of these training images")
+        if held_out.all():
+            share = config.val_size / len(train)
+            held_out = hold_out(train.image_hashes, train.labels, share, "val_size")
         # the files that were skipped in the training folder are listed once, with `train`
         test = replace(train.subset(held_out), skipped=test.skipped)
         train = train.subset(~held_out)
     if config.labels < 1:
         count = max(1, round(config.labels * len(train)))
-        train = train.subset(spread_over_classes(train.labels, count, SUBSET_SEED, "labels"))
+        chosen = lowest_of_classes(train.image_hashes, train.labels, count, "labels", 0)
+        train = train.subset(chosen)
     return Dataset(
         name=name,
         source=source,
@@ -112,6 +124,7 @@ def load_data(
         test=test,
         warning=warning,
         held_out=config.val_size > 0,
+        is_chosen=is_chosen or config.val_size > 0,
         prepared=source == "folder" and prepared != OWN,
         whole_content_hash=whole_content_hash,
         # images in both splits make a score of what was trained on

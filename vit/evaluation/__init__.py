@@ -29,7 +29,7 @@ from torch import Tensor
 
 from vit.data import Dataset
 from vit.data.draws import seeded_weights
-from vit.data.images import hold_out_by_class, spread, spread_over_classes
+from vit.data.images import hold_out, lowest_of_classes, spread
 from vit.device import Compute
 from vit.encoder import VisionTransformer
 from vit.errors import ConfigError, plural
@@ -184,11 +184,11 @@ class _Measures:
     @cached_property
     def labelled(self) -> list[Tensor]:
         """For each seed the training images whose labels may be used, int64."""
-        labels = self.data.train.labels
-        count = max(1, round(self.options.labels * len(labels)))
+        train = self.data.train
+        count = max(1, round(self.options.labels * len(train)))
         chosen = []
         for seed in self.options.seeds:
-            is_used = spread_over_classes(labels, count, seed, "labels")
+            is_used = lowest_of_classes(train.image_hashes, train.labels, count, "labels", seed)
             chosen.append(is_used.nonzero().flatten())
         return chosen
 
@@ -241,10 +241,10 @@ class _Measures:
             # images to choose layer and strength by
             labels = train.labels[images]
             if self.options.held_out is None:
-                most = min(self.options.holdout, len(images) // 2)
                 # a copy of a fitted image would choose the probe that knows it by heart
+                share = min(self.options.holdout / len(images), 0.5)
                 hashes = train.image_hashes[images]
-                held_out = hold_out_by_class(hashes, labels, most, seed)
+                held_out = hold_out(hashes, labels, share, "holdout", seed)
             else:
                 held_out = self.options.held_out[images]
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from itertools import compress
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
 from vit.config import BUILT_IN, DataConfig
-from vit.data import image_hash
 from vit.data.folder import File, is_image, list_folder, walk
-from vit.data.images import choose_test_images, evenly_spaced
+from vit.data.images import spread
 from vit.data.sources import load_data
 from vit.errors import ConfigError, DataError, one_line
 from vit.inputs import decode
@@ -50,11 +48,12 @@ def of_data(
     folder = Path(data).expanduser()
     if not folder.is_dir():
         raise ConfigError(f"{data!r} is neither a data set's name nor a folder of images")
-    if both_splits:
-        files_of = list_splits(folder, image_size)
-    else:
+    files_of = list_folder(folder)
+    if not both_splits:
         # the last split is the test split, or the only one
-        files_of = dict([list(list_folder(folder).items())[-1]])
+        files_of = dict([list(files_of.items())[-1]])
+    elif len(files_of) == 1 and len(files_of[""]) > 1:
+        files_of = _as_split(folder, files_of[""], image_size)
 
     # the classes of all images, so that a count does not renumber them
     present = {class_name for files in files_of.values() for class_name, _ in files}
@@ -93,7 +92,7 @@ def _of_data_set(
     chosen = [("test", data.test, data.test.showcase(count))]
     if both_splits:
         parts = (("train", data.train), ("test", data.test))
-        chosen = [(split, part, evenly_spaced(len(part), count)) for split, part in parts]
+        chosen = [(split, part, spread(len(part), count, name)) for split, part in parts]
 
     labels: list[int] = []
     files: list[str] = []
@@ -107,28 +106,15 @@ def _of_data_set(
     return Collection(images, files, title, splits, labels, data.train.class_names)
 
 
-def list_splits(root: Path, image_size: tuple[int, int]) -> dict[str, list[File]]:
-    """Return the files by split, "train" and "test" or "val", as `load_folder` uses them.
+def _as_split(root: Path, files: list[File], image_size: tuple[int, int]) -> dict[str, list[File]]:
+    """Return the files of a folder without a test folder by split, as a run on it splits them.
 
-    Without a test folder, the files are read: copies of one image are on one side. A file that
-    cannot be read is a training file. A single file is no split: its key is "".
+    A file that cannot be read is a training file.
     """
-    splits = list_folder(root)
-    files, *tests = splits.values()
-    if tests or len(files) < 2:
-        return splits
-    readable = []
-    hashes = []
-    for file in track(files, "comparing", unit=" images"):
-        pixels = decode(os.path.join(root, file[1]), image_size)
-        if isinstance(pixels, bytes):
-            readable.append(file)
-            hashes.append(image_hash(pixels))
-    held_out: set[File] = set()
-    if len(readable) > 1:
-        held_out.update(compress(readable, choose_test_images(torch.tensor(hashes), "folder")))
-    train = [file for file in files if file not in held_out]
-    return {"train": train, "test": [file for file in files if file in held_out]}
+    config = DataConfig(source="folder", root=str(root), on_bad_image="skip")
+    held_out = set(load_data(config, image_size).test.files)
+    train = [file for file in files if file[1] not in held_out]
+    return {"train": train, "test": [file for file in files if file[1] in held_out]}
 
 
 def of_images(names: Sequence[str], on_bad_image: OnBadImage = "stop") -> Collection:
@@ -157,14 +143,14 @@ def of_images(names: Sequence[str], on_bad_image: OnBadImage = "stop") -> Collec
 
 def _chosen(paths: Sequence[str | Path], count: int, on_bad_image: OnBadImage) -> list[int]:
     """Return the numbers of up to `count` files, evenly spaced, 0: of all; "skip": to be read."""
-    numbers: list[int] = evenly_spaced(len(paths), count).tolist()
+    numbers: list[int] = spread(len(paths), count).tolist()
     if on_bad_image == "stop":
         return numbers
     readable = []
     for number in track(numbers, "checking", unit=" images"):
         # a small size, because the pixels are not used
         content = decode(str(paths[number]), (8, 8))
-        if isinstance(content, bytes):
+        if isinstance(content, tuple):
             readable.append(number)
         else:
             problem = one_line(f"{paths[number]}: not a readable image ({content})")

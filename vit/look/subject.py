@@ -262,7 +262,7 @@ def photo_of(path: str | Path, origin: Origin, longest: int = PHOTO) -> bytes:
     if isinstance(content, str):
         return b""
 
-    pixels = np.frombuffer(content, np.uint8).reshape(3, *size).transpose(1, 2, 0)
+    pixels = np.frombuffer(content[0], np.uint8).reshape(3, *size).transpose(1, 2, 0)
     file = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(pixels)).save(file, format="jpeg", quality=85)
     return file.getvalue()

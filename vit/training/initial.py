@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from vit.config import OBJECTIVES, PRESETS, Config, ModelConfig, changed, spelled
 from vit.data import Dataset
+from vit.data.images import seen_by
 from vit.errors import ConfigError
 from vit.inputs import Normalization
 from vit.mae import Model
@@ -66,12 +67,14 @@ def initial_model(
     body = {key: value for key, value in state.items() if not key.startswith("head.")}
     model.encoder.load_state_dict(body, strict=False)
     notes = [*origin.notes, objective.take_over(model, loaded, data)]
+    notes += seen_by(origin.trained_on, data)
 
     # another number of classes means other images
     is_taught = loaded.encoder.config.num_classes == len(data.train.class_names) > 0
-    saw_test = data.held_out and not origin.was_tested_on(data.test.content_hash)
+    tested = origin.was_tested_on(data.test.content_hash)
+    may_have_seen = data.is_chosen and not tested and not len(origin.trained_on)
     saw_labels = config.data.labels < 1 and origin.data_content_hash != data.content_hash
-    if is_taught and (saw_test or saw_labels):
+    if is_taught and (may_have_seen or saw_labels):
         notes.append(
             "it has been taught classes, perhaps with images or labels that this run holds back: "
             "its scores may be optimistic"

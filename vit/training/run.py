@@ -24,7 +24,7 @@ from vit.training.initial import freeze, initial_model, restore_frozen_rows
 from vit.training.objectives import CLASSES, Objective
 from vit.training.optimizer import AveragedWeights, LossScale, make_optimizer
 from vit.training.run_folder import RunFolder, save_state
-from vit.weights import Origin, architecture, save_model
+from vit.weights import Origin, architecture, no_images, save_model
 
 CPU_TOKENS = 8_448
 """Most tokens of a micro-batch on a CPU: larger ones are no faster there, and fill the memory."""
@@ -38,6 +38,7 @@ class Run:
         skips: whether the optimizer skips its update: 0 or 1, on the device.
         ema: the average of the weights over the steps, if `optim.ema` is set.
         init_hash: `vit.weights.checkpoint_hash` of the initial model; "" for random weights.
+        seen_before: hashes of the images that the initial model was trained on, int64 (M,).
         notes: lines that the user should see, e.g. what was damaged, or differs from the session
             before.
         callback_states: of a resumed run's callbacks, by name; None for a run that begins.
@@ -58,6 +59,7 @@ class Run:
     ema: AveragedWeights | None = None
     dist: Distributed = SINGLE
     init_hash: str = ""
+    seen_before: Tensor = field(default_factory=no_images)
     notes: list[str] = field(default_factory=list)
     callback_states: dict[str, Any] | None = None
     folder: RunFolder | None = None
@@ -95,7 +97,13 @@ class Run:
             class_names=self.data.train.class_names,
             data=self.data.name,
             data_content_hash=self.data.content_hash,
+            trained_on=self.trained_on,
         )
+
+    @property
+    def trained_on(self) -> Tensor:
+        """Hashes of all images that the result has learned from, int64 (M,)."""
+        return torch.cat([self.seen_before, self.data.train.image_hashes]).unique()
 
     @property
     def total_steps(self) -> int:
@@ -132,6 +140,7 @@ class Run:
             self.data.train.class_names,
             self.data.name,
             data_content_hash=self.data.content_hash,
+            trained_on=self.trained_on,
             dtype=dtype,
         )
 
@@ -160,6 +169,7 @@ class Run:
             "torch": str(torch.__version__),
             # what else belongs to the model
             "init": self.init_hash,
+            "seen_before": self.seen_before.tolist(),
             "data": self.data.name,
             "class_names": list(self.data.train.class_names),
             "mean": self.normalize.mean,
@@ -175,12 +185,9 @@ class Run:
 
 def describe_compute(run: Run) -> str:
     """Return the device, and what was chosen for it: it decides the last bits of the result."""
-    # this process's part of a batch
-    images = run.dist.largest_shard(run.config.images_per_step)
     parts = run.grad_accum_steps
-    shares = f"{images} images at once"
-    if parts > 1:
-        shares = f"{parts} x {math.ceil(images / parts)} images"
+    images = math.ceil(run.dist.largest_shard(run.config.images_per_step) / parts)
+    shares = f"{parts} x {images} images"
 
     # the attention kernel of each part of the model
     kernels = []
@@ -263,6 +270,8 @@ def setup(
         run.notes.append(compute.note)
     if state is not None:
         _restore(run, state)
+    elif init is not None:
+        run.seen_before = init.origin.trained_on
     return run
 
 
@@ -276,6 +285,7 @@ def _restore(run: Run, state: dict[str, Any]) -> None:
         run.loss_scale.load_state_dict(state["loss_scale"])
     if run.ema is not None:
         run.ema.module.load_state_dict(state["model_ema"])
+    run.seen_before = torch.tensor(state["seen_before"], dtype=torch.int64)
     run.callback_states = state["callbacks"]
     run.step = state["step"]
     run.seconds = state["seconds"]
