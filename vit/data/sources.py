@@ -111,7 +111,7 @@ def load_data(
             share = config.val_size / len(train)
             held_out = hold_out(train.image_hashes, train.labels, share, "val_size")
         # the files that were skipped in the training folder are listed once, with `train`
-        test = replace(train.subset(held_out), skipped=test.skipped)
+        test = replace(train.subset(held_out), skipped=test.skipped, notes=())
         train = train.subset(~held_out)
     if config.labels < 1:
         count = max(1, round(config.labels * len(train)))
