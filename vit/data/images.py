@@ -192,5 +192,5 @@ def seen_by(trained_on: Tensor, data: Dataset) -> list[str]:
     count = int(torch.isin(data.test.image_hashes, trained_on).sum())
     if not count:
         return []
-    meaning = "this model was trained on: scores on them say nothing about new images"
+    meaning = "this model was trained on: scores on them are not those of new images"
     return [f"{count:,} of the {len(data.test):,} {data.tested_on} are images that {meaning}"]
