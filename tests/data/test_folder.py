@@ -140,7 +140,7 @@ def test_order_is_imagefolders(tmp_path):
     (files,) = folder.list_folder(tmp_path, unused).values()
     assert [str(tmp_path / name) for _, name in files] == [path for path, _ in reference.samples]
     assert sorted({class_name for class_name, _ in files}) == reference.classes
-    assert (*IMG_EXTENSIONS, ".gif") == folder.EXTENSIONS
+    assert {*IMG_EXTENSIONS, ".gif", ".jfif", ".jpe"} == {*folder.EXTENSIONS}
     assert sorted(unused) == others
 
 
@@ -170,20 +170,61 @@ def test_no_run_hides_the_images_that_it_learns_from(root):
         folder.refuse_run_among_images(root / out, root)
 
 
-def test_notes_count_the_files_that_are_held_out_used_and_not_used(root):
+# what holds the images, and the folder that is meant; "" for none
+OTHER_LEVELS = {
+    "unpacked": (["archive/train/cat", "archive/train/dog", "archive/test/cat"], "archive"),
+    "deeper": (["a/b/images/train/cat", "a/b/images/test/cat"], "a/b/images"),
+    "of a detector": (["images/train", "images/val"], "images"),
+    "twice": (["train/train/cat", "train/train/dog", "test/test/cat"], "train/train"),
+    "twice, without classes": (["train/train", "test/test"], "train/train"),
+    "another name": (["archive/Training/cat", "archive/Training/dog"], "archive/Training"),
+    "of each class": (["cat/train", "cat/val", "dog/train"], "cat"),
+    "classes alone": (["archive/cat", "archive/dog/young"], "archive"),
+    "tests alone": (["test/cat", "test/dog"], "test"),
+    "classes of folders": (["cat/young", "cat/old", "dog/young"], ""),
+    "one class with a folder": (["cat", "cat/young"], ""),
+    "a class called as a split": (["valid/2020", "invalid/2020", "invalid/test"], ""),
+    "train alone": (["train/cat", "train/dog"], ""),
+}
+
+
+@pytest.mark.parametrize("level", OTHER_LEVELS)
+def test_splits_and_classes_on_another_level_are_refused(tmp_path, level):
+    places, meant = OTHER_LEVELS[level]
+    for number, place in enumerate(places):
+        plain(tmp_path / place / "0.png", number)
+        plain(tmp_path / place / "1.png", 100 + number)
+    if meant:
+        with pytest.raises(DataError, match=f"do you mean {tmp_path / meant}[?]"):
+            folder.list_folder(tmp_path)
+    # there, they are found
+    folder.list_folder(tmp_path / meant)
+
+
+def test_notes_tell_what_is_held_out_and_not_used_by_class(root):
     (root / "train" / "ape" / "photo.HEIC").write_bytes(b"")
     plain(root / "train" / "logo.png")
     (root / "test").rename(root / "validation")
     (root / "train.py").touch()
+    # a class that cannot be read, an empty one, what is none
+    for name in ("emu/0.heic", "emu/1.avif", "emu/more/2.avif"):
+        (root / "train" / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / "train" / name).touch()
+    for name in ("owl", ".hidden", "__MACOSX"):
+        (root / "train" / name).mkdir()
     # the same from the files and from the cache
     for _ in range(2):
-        held_out, size, counts, unused = load(root)[0].notes
+        held_out, size, counts, *unused = load(root)[0].notes
         assert "3 of the 12 images" in held_out
         assert "4 x 4" in size
         assert counts.endswith("ape 3 + 1, bee 3 + 1, cat 3 + 1")
-        for what in ("6 validation/*.png", "1 train/*.HEIC", "1 train/*.png"):
-            assert what in unused
-        assert ".py" not in unused
+        assert set(unused) == {
+            f"{root / 'train'}: 1 file not used (.png)",
+            f"{root / 'train' / 'ape'}: 1 file not used (.HEIC)",
+            f"{root / 'validation'}: 6 files not used (.png)",
+            "class emu is left out: none of its 3 files is read (.avif, .heic)",
+            "class owl is left out: none of its 0 files is read (empty)",
+        }
 
 
 # for an input of 4 x 8: (width, height) of the photographs, (h, w) of the images

@@ -8,8 +8,8 @@ root/*.png, root/train/*.png                     no folders: images without labe
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Generator, Iterator
+from collections import defaultdict
+from collections.abc import Collection, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -19,15 +19,18 @@ from vit.data import ImageSet
 from vit.data.cache import MEASURED, Decoded, Size, cache_path, cached, times_of
 from vit.data.images import spread
 from vit.device import usable_cores
-from vit.errors import DataError, one_line
+from vit.errors import DataError, one_line, plural
 from vit.inputs import OWN, Preparation
 from vit.runs import RunFiles
 from vit.weights import class_key
 
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif")
-"""Which files are images: torchvision's IMG_EXTENSIONS and GIF, in upper or lower case."""
+JPEG = (".jpg", ".jpeg", ".jfif", ".jpe")
+EXTENSIONS = (*JPEG, ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif")
+"""Which files are images, in any case: torchvision's IMG_EXTENSIONS, GIF, all names of JPEG."""
 SPLITS = {"train", "training", "test", "testing", "val", "valid", "validation"}
-"""Names of splits elsewhere, in any case: two such folders, and no `train`, are not classes."""
+"""Names of splits, here and elsewhere, in any case: side by side they are not classes."""
+MOST_NAMED = 12
+"""Most folders that notes on files that are not used name."""
 AT_ONCE = 256
 """Decoded images that may wait in memory to be written."""
 
@@ -55,7 +58,8 @@ def load_folder(
             names; a note of `train` says which files are not used. None without a test split.
     """
     unused: list[str] = []
-    train_files, *test_files = list_folder(root, unused).values()
+    splits = list_folder(root, unused)
+    train_files, *test_files = splits.values()
     class_names = tuple(sorted({class_name for class_name, _ in train_files} - {""}))
     label_of = {name: label for label, name in enumerate(class_names)} or {"": -1}
 
@@ -86,15 +90,40 @@ def load_folder(
     # The training images decide the size of both splits. Images prepared for a model have its input
     # size at once, because resizing them again would blur them.
     train = load("train", train_files, None if prepared == OWN else image_size)
-    if unused:
-        kinds = Counter(f"{name.split('/')[0]}/*{os.path.splitext(name)[1]}" for name in unused)
-        counts = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common())
-        note = one_line(f"{root}: files that are not used: {counts}")
-        train = replace(train, notes=(note,))
+    train = replace(train, notes=_notes_on_unused(root, unused, splits, class_names))
     if not test_files:
         return train, None
     height, width = train.images.shape[-2:]
     return train, load("test", test_files[0], (height, width))
+
+
+def _notes_on_unused(
+    root: Path, unused: list[str], splits: Collection[str], class_names: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Return lines on the files that are left out, by class, and on classes that have no others."""
+    training = root / next(iter(splits))
+    # the suffixes of a folder's files: of a class, of another folder as a whole
+    suffixes: defaultdict[Path, list[str]] = defaultdict(list)
+    for path in training.glob("[!._]*/"):
+        if class_names and not any(path.iterdir()):
+            suffixes[path] = []
+    for file in map(Path, unused):
+        depth = 2 if file.parts[0] in splits else 1
+        place = root.joinpath(*file.parent.parts[:depth])
+        suffixes[place].append(file.suffix or "no suffix")
+
+    lines = []
+    for path, found in sorted(suffixes.items(), key=lambda item: -len(item[1])):
+        files = plural(len(found), "file")
+        kinds = ", ".join(sorted(set(found))) or "empty"
+        is_class = class_names and path.parent == training
+        if is_class and class_key(path.name) not in class_names:
+            lines.append(f"class {path.name} is left out: none of its {files} is read ({kinds})")
+        else:
+            lines.append(f"{path}: {files} not used ({kinds})")
+    if len(lines) > MOST_NAMED:
+        lines[MOST_NAMED:] = [f"{len(lines) - MOST_NAMED:,} other folders have files not used"]
+    return tuple(map(one_line, lines))
 
 
 def _decoded(
@@ -151,14 +180,44 @@ def list_folder(root: Path, unused: list[str] | None = None) -> dict[str, list[F
         if any(class_name for class_name, _ in files):
             left_out += [name for class_name, name in files if not class_name]
             files = [file for file in files if file[0]]
+        place = _further_down(split, {os.path.dirname(name) for _, name in files})
+        if place == Path():
+            problem = "its folders are splits, not classes; rename them train and test"
+            raise DataError(f"{root}: {problem}")
+        if place:
+            problem = f"its splits or classes stand in {place}: do you mean {root / place}?"
+            raise DataError(f"{root}: {problem} Else move them up")
         # by class, then folder, then name: the order in which torchvision's ImageFolder walks
         splits[split] = sorted(files, key=lambda file: (file[0], *file[1].rpartition("/")))
 
-    # Classes called Training and Testing are another package's splits
-    classes = {class_name.lower() for class_name, _ in splits.get("", [])}
-    if len(classes & SPLITS) > 1:
-        raise DataError(f"{root}: its folders are splits, not classes; rename them train and test")
     return splits
+
+
+def _further_down(split: str, folders: set[str]) -> Path | None:
+    """Return the folder in which splits or classes stand, if not in the split's own.
+
+    Images for tests would be trained on, and all be of one class.
+
+    Args:
+        split: its folder, "" for the root.
+        folders: all that hold images of the split.
+    """
+    # splits side by side
+    named: defaultdict[Path, set[str]] = defaultdict(set)
+    for folder in sorted(folders):
+        for path in (Path(folder), *Path(folder).parents):
+            if path.name.lower() in SPLITS:
+                named[path.parent].add(path.name)
+    for place, names in named.items():
+        if len(names) > 1:
+            return place
+
+    # the one folder with all the images has only folders, or is called as a split
+    place = Path(os.path.commonpath(folders))
+    has_folders = str(place) not in folders
+    if place != Path(split) and (has_folders or place.name.lower() in SPLITS):
+        return place
+    return None
 
 
 def refuse_run_among_images(out: Path, root: Path) -> None:
