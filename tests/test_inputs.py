@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import struct
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageFile
 from tiny import encoded
 
 from vit.inputs import Normalization, decode, size_of
@@ -52,6 +53,11 @@ MODES = {
     "cmyk jpeg": (solid("CMYK", (0, 255, 255, 0), "JPEG", quality=100), RED),
     "grey": (solid("L", 100), GREY),
     "grey16": (solid("I;16", 257 * 100), GREY),
+    "grey16 tiff": (solid("I;16", 257 * 100, "TIFF"), GREY),
+    # white is zero; up to 8 bits, Pillow itself turns it in both directions
+    "negative8 tiff": (solid("L", 100, "TIFF", tiffinfo={262: 0}), GREY),
+    "negative16 tiff": (solid("I;16", 257 * 155, "TIFF", tiffinfo={262: 0}), GREY),
+    "turned": (solid("I;16", 257 * 155, "TIFF", tiffinfo={262: 0, 274: 6}), GREY),
     "grey16 pgm": (b"P5 4 4 65535\n" + struct.pack(">H", 257 * 100) * 16, GREY),
     "animated gif": (solid("RGB", RED, "GIF", **ANIMATED), RED),
     "damaged exif": (solid("RGB", RED, "JPEG", exif=b"Exif\0\0II*\0\xff\xff\xff\xff"), RED),
@@ -108,6 +114,19 @@ def test_a_png_with_long_text_has_its_pixels_and_damaged_ones_stay_damaged(tmp_p
         np.testing.assert_array_equal(pixels(path, (4, 6)), stored())
     path.write_bytes(content[:33] + text + content[33:-30])
     assert isinstance(decode(str(path), (4, 6)), str)
+
+
+def test_a_truncated_photograph_is_refused_whatever_pillows_switch_says(tmp_path, monkeypatch):
+    content = encoded(Image.fromarray(stored(64, 64)), "JPEG")
+    path = tmp_path / "cut.jpg"
+    path.write_bytes(content[: len(content) // 3])
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+    # in threads, which begin and end in any order
+    with ThreadPoolExecutor(8) as pool:
+        found = pool.map(lambda _: decode(str(path), (4, 4)), range(200))
+        assert {type(content) for content in found} == {str}
+    # what other packages have set, they find again
+    assert ImageFile.LOAD_TRUNCATED_IMAGES
 
 
 def test_right_size_is_left_to_the_bit_and_a_dot_covers_it(tmp_path):

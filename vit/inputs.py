@@ -8,14 +8,16 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 import torch
 import torch.nn.functional as F
-from PIL import ExifTags, Image, ImageOps, PngImagePlugin, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageFile, ImageOps, PngImagePlugin, UnidentifiedImageError
 from torch import Tensor
 
 from vit.errors import DataError
@@ -31,6 +33,10 @@ FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP", "GIF")
 # Pillow refuses a picture whose text or colour profile takes more than 1 MB, which some programs
 # write; those of 64 MB together it refuses still.
 PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY
+
+# Pillow's switch as each thread found it that is within `whole_pictures`
+_switches: list[bool] = []
+_lock = threading.Lock()
 
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -100,6 +106,23 @@ def image_hash(pixels: bytes | memoryview) -> int:
     return int.from_bytes(hashlib.sha256(pixels).digest()[:8], signed=True)
 
 
+@contextmanager
+def whole_pictures() -> Iterator[None]:
+    """Let Pillow refuse truncated files within the block, in any number of threads at once.
+
+    Other packages let it take grey for the pixels that a file lacks, in the whole process.
+    """
+    with _lock:
+        _switches.append(ImageFile.LOAD_TRUNCATED_IMAGES)
+        ImageFile.LOAD_TRUNCATED_IMAGES = False
+    try:
+        yield
+    finally:
+        # the first that came has found the switch, the others False: the last that goes restores it
+        with _lock:
+            ImageFile.LOAD_TRUNCATED_IMAGES = _switches.pop()
+
+
 def pixels_and_hash(
     image: Image.Image, image_size: tuple[int, int], prepared: Preparation = OWN
 ) -> tuple[bytes, int]:
@@ -116,11 +139,13 @@ def _planes(image: Image.Image) -> bytes:
 def as_seen(image: Image.Image) -> Image.Image:
     """Return a picture upright and in RGB, with all its pixels."""
     # Metadata may stand after the pixels; what is wrong with the pixels is not to pass as theirs
-    image.load()
+    with whole_pictures():
+        image.load()
+    upright = _rgb(image)
     orientation = _orientation(image)
     if orientation in TURNS:
-        image = image.transpose(TURNS[orientation])
-    return _rgb(image)
+        upright = upright.transpose(TURNS[orientation])
+    return upright
 
 
 def fit_picture(
@@ -172,7 +197,11 @@ def _rgb(image: Image.Image) -> Image.Image:
         darkest, brightest = grey.getextrema()  # of the one band
         if image.mode == "F" or not 0 <= darkest <= brightest <= 65535:  # type: ignore[operator]
             raise ValueError("fractional grey values, or of more than 16 bits: what is white?")
-        return grey.point(lambda value: value * (1 / 257) + 0.5).convert("RGB")
+        grey = grey.point(lambda value: value * (1 / 257) + 0.5).convert("L")
+        # Pillow turns negatives of up to 8 bits alone
+        if getattr(image, "tag_v2", {}).get(ExifTags.Base.PhotometricInterpretation) == 0:
+            grey = ImageOps.invert(grey)
+        return grey.convert("RGB")
     # transparent pixels have colours too, which Pillow would show
     if image.has_transparency_data:
         image = image.convert("RGBA")

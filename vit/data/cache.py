@@ -14,7 +14,7 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Generator, Iterable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from statistics import median_high
 
@@ -25,7 +25,7 @@ from numpy.lib import format as npy
 from vit.atomic import make_folder, replacing
 from vit.data import ImageSet, content_hash
 from vit.errors import DataError, one_line
-from vit.inputs import OWN, Preparation
+from vit.inputs import OWN, Preparation, whole_pictures
 from vit.isolation import without_warnings
 from vit.progress import track
 
@@ -91,7 +91,11 @@ def cached(
         scale = max(1.0, min(DETAIL, median_high(details or [1.0])))
         size = (round(height * scale), round(width * scale))
     # whatever decodes ends, also at an error; Pillow's warnings name no file
-    with replacing(path) as unfinished, closing(decode(size)) as decoded, without_warnings():
+    with ExitStack() as around:
+        unfinished = around.enter_context(replacing(path))
+        decoded = around.enter_context(closing(decode(size)))
+        around.enter_context(without_warnings())
+        around.enter_context(whole_pictures())
         _write(unfinished, key, count, decoded, size, on_bad_image)
     _, images = _read(path)
     if shaping is None:
