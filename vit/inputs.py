@@ -38,6 +38,8 @@ PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY
 _switches: list[bool] = []
 _lock = threading.Lock()
 
+PAGES = "files with more than one page, of which the first is read"
+
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -70,7 +72,10 @@ OWN = Preparation()
 
 
 def decode(
-    path: str, image_size: tuple[int, int], prepared: Preparation = OWN
+    path: str,
+    image_size: tuple[int, int],
+    prepared: Preparation = OWN,
+    remarks: list[str] | None = None,
 ) -> tuple[bytes, int] | str:
     """Return the pixels of an image file and its hash, or a few words on why it has none.
 
@@ -79,12 +84,21 @@ def decode(
     aspect ratio of `image_size`, then by `crop_share`, and resized with antialiasing; if nothing is
     cropped, an image that already has the size keeps its pixels to the bit.
 
+    Args:
+        path: of the file.
+        image_size: (H, W) of the pixels.
+        prepared: how the picture is cropped and resized.
+        remarks: gets `PAGES` if the file is one of those.
+
     Returns:
         uint8 (3, H, W) for `image_size` = (H, W), and the `image_hash` of the picture before it was
         cropped and resized: at every size the same.
     """
     try:
         with _open(path) as image:
+            is_stack = image.format == "TIFF" and getattr(image, "is_animated", False)
+            if remarks is not None and is_stack:
+                remarks.append(PAGES)
             return pixels_and_hash(image, image_size, prepared)
     except UnidentifiedImageError:
         # Pillow's own message repeats the path

@@ -227,6 +227,17 @@ def test_notes_tell_what_is_held_out_and_not_used_by_class(root):
         }
 
 
+def test_files_of_several_pages_are_counted(root):
+    pages = [Image.new("L", (4, 4), grey) for grey in (10, 20, 30)]
+    for name in ("ape", "cat"):
+        pages[0].save(root / "train" / name / "stack.tif", save_all=True, append_images=pages[1:])
+    pages[0].save(root / "train" / "cat" / "page.tif")
+    for _ in range(2):
+        train, _ = load(root)
+        assert "files with more than one page, of which the first is read: 2" in train.notes
+        assert 20 not in numbers(train)
+
+
 # for an input of 4 x 8: (width, height) of the photographs, (h, w) of the images
 @pytest.mark.parametrize(
     ("photo", "size"), [((3, 3), (4, 8)), ((12, 6), (6, 12)), ((16, 400), (8, 16))]

@@ -16,8 +16,9 @@ import pytest
 import torch
 from PIL import Image
 from tiny import noise
-from torch.utils.data import Subset, TensorDataset
+from torch.utils.data import ConcatDataset, Subset, TensorDataset
 from torchvision.datasets import ImageFolder
+from torchvision.transforms.v2 import RandomHorizontalFlip
 from torchvision.transforms.v2.functional import to_pil_image
 
 from vit.config import DataConfig
@@ -122,6 +123,59 @@ def test_test_data_with_other_classes_has_their_labels_by_name(folder, load):
     (folder / "test" / "bee").rename(folder / "test" / "dog")
     with pytest.raises(KeyError, match="dog"):
         load(ImageFolder(folder / "train"), ImageFolder(folder / "test"))
+
+
+def parted(first: ImageFolder, second: ImageFolder) -> dict[str, Dataset]:
+    """Their images one after another, in several ways."""
+    both = first + second
+    return {
+        "sum": both,
+        "nested": Subset(both, range(len(first))) + second,
+        "subset": Subset(
+            ConcatDataset([second, first, second]), range(len(second), len(second) + len(both))
+        ),
+        "wrapped": Wrapper(both),
+    }
+
+
+class Wrapper:
+    """Somebody's own class around a data set."""
+
+    def __init__(self, dataset):
+        self.dataset = dataset
+
+    def __len__(self):
+        return len(self.dataset)
+
+    def __getitem__(self, row):
+        return self.dataset[row]
+
+
+@pytest.mark.parametrize("kind", ["sum", "nested", "subset", "wrapped"])
+def test_parts_of_other_classes_have_their_labels_by_name(folder, load, kind):
+    # apes and bees, then bees and cats: the numbers 0 and 1 mean others
+    first, second = folder / "train", folder / "test"
+    shutil.rmtree(first / "cat")
+    shutil.rmtree(second / "ape")
+    expected = [
+        Path(path).parent.name for root in (first, second) for path, _ in ImageFolder(root).samples
+    ]
+    data = parted(ImageFolder(first), ImageFolder(second))[kind]
+    for split in (load(data, ImageFolder(second)).train, load(data, data).test):
+        assert split.class_names == ("ape", "bee", "cat")
+        assert split.label_names == expected
+
+
+def test_a_part_that_does_not_name_its_classes_is_refused(folder, load):
+    with pytest.raises(DataError, match="name their classes"):
+        load(ImageFolder(folder / "train") + TensorDataset(PIXELS, torch.arange(9) % 3))
+
+
+def test_random_transforms_are_noticed_and_what_does_not_change_is_not(folder, load):
+    flipped = ImageFolder(folder / "train", RandomHorizontalFlip())
+    (note,) = {note for note in load(flipped).notes if "from read to read" in note}
+    assert 1 <= int(note.rpartition(" ")[2]) <= 12
+    assert "from read" not in str(load(ImageFolder(folder / "train")).notes)
 
 
 PIXELS = noise(9, size=SIZE)

@@ -13,6 +13,7 @@ import logging
 import os
 import re
 import secrets
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -55,6 +56,7 @@ def cached(
     image_size: Size,
     size: Size | None,
     on_bad_image: str,
+    remarks: list[str],
 ) -> ImageSet:
     """Return pictures as images without class names, mapped from a file that is made if need be.
 
@@ -69,6 +71,7 @@ def cached(
         size: (h, w) of the images; None: up to `DETAIL` times the input, if half of the pictures
             have that, and no image is enlarged beyond the input.
         on_bad_image: at an unreadable picture, "stop" and name it, or "skip" it.
+        remarks: what `decode` finds about pictures; notes count them, also with the next run.
     """
     key = hashlib.sha256(repr((CACHE_LAYOUT, image_size, size, shaping)).encode()).hexdigest()
     make_folder(path.parent)
@@ -96,7 +99,7 @@ def cached(
         decoded = around.enter_context(closing(decode(size)))
         around.enter_context(without_warnings())
         around.enter_context(whole_pictures())
-        _write(unfinished, key, count, decoded, size, on_bad_image)
+        _write(unfinished, key, count, decoded, size, on_bad_image, remarks)
     _, images = _read(path)
     if shaping is None:
         # the map keeps the content
@@ -132,6 +135,7 @@ def _write(
     decoded: Iterable[Decoded],
     size: Size,
     on_bad_image: str,
+    remarks: list[str],
 ) -> None:
     """Write pixels as a stream, because a full disk would kill one who writes to a map."""
     labels: list[int] = []
@@ -159,8 +163,9 @@ def _write(
         file.seek(0)
         npy.write_array_header_1_0(file, header | {"shape": (len(labels), 3, *size)})
     identity = content_hash(torch.from_numpy(np.load(path, "r")), torch.tensor(labels))
+    notes = [f"{remark}: {count:,}" for remark, count in Counter(remarks).items()]
     with path.open("ab") as file:
-        file.write(json.dumps([key, labels, identity, skipped, hashes]).encode())
+        file.write(json.dumps([key, labels, identity, skipped, notes, hashes]).encode())
 
 
 def _read(path: Path) -> tuple[str, ImageSet]:
@@ -172,7 +177,7 @@ def _read(path: Path) -> tuple[str, ImageSet]:
         pixels = np.load(path, "r")
     with path.open("rb") as file:
         file.seek(pixels.offset + pixels.nbytes)
-        key, labels, identity, skipped, hashes = json.loads(file.read())
+        key, labels, identity, skipped, notes, hashes = json.loads(file.read())
     # torch warns of read-only pixels, but nobody writes to them
     with without_warnings():
         images = torch.from_numpy(pixels)
@@ -182,5 +187,6 @@ def _read(path: Path) -> tuple[str, ImageSet]:
         (),
         identity,
         tuple(skipped),
+        tuple(notes),
         known_hashes=torch.tensor(hashes),
     )

@@ -71,6 +71,7 @@ def load_folder(
                 problem = f"a class {class_name!r}, which no training image has"
                 raise DataError(f"{root / name} is of {problem}; rename its folder")
         labels = [label_of[class_name] for class_name, _ in files]
+        remarks: list[str] = []
         images = cached(
             cache_path(cache, os.path.realpath(root), split, image_size, prepared),
             # another key for every file that is added, removed, renamed, replaced or written to,
@@ -78,10 +79,11 @@ def load_folder(
             (class_names, prepared, files, list(map(times_of, paths))),
             len(files),
             (inputs.size_of(paths[number]) for number in spread(len(files), MEASURED)),
-            lambda size: _decoded(paths, labels, size, prepared),
+            lambda size: _decoded(paths, labels, size, prepared, remarks),
             image_size,
             size,
             on_bad_image,
+            remarks,
         )
         skipped = set(images.skipped)
         names = [name for _, name in files if one_line(os.path.join(root, name)) not in skipped]
@@ -90,7 +92,8 @@ def load_folder(
     # The training images decide the size of both splits. Images prepared for a model have its input
     # size at once, because resizing them again would blur them.
     train = load("train", train_files, None if prepared == OWN else image_size)
-    train = replace(train, notes=_notes_on_unused(root, unused, splits, class_names))
+    notes = _notes_on_unused(root, unused, splits, class_names)
+    train = replace(train, notes=(*train.notes, *notes))
     if not test_files:
         return train, None
     height, width = train.images.shape[-2:]
@@ -127,7 +130,7 @@ def _notes_on_unused(
 
 
 def _decoded(
-    paths: list[str], labels: list[int], size: Size, prepared: Preparation
+    paths: list[str], labels: list[int], size: Size, prepared: Preparation, remarks: list[str]
 ) -> Generator[Decoded]:
     """Yield the pixels of files, in order, decoded in threads.
 
@@ -136,7 +139,7 @@ def _decoded(
     """
 
     def decode(path: str) -> tuple[bytes, int] | str:
-        return inputs.decode(path, size, prepared)
+        return inputs.decode(path, size, prepared, remarks)
 
     pool = ThreadPoolExecutor(min(usable_cores(), 16))
     try:

@@ -9,6 +9,7 @@ import operator
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,9 @@ from vit.weights import class_key
 
 Columns = tuple[str, str, tuple[str, ...]]
 """The keys of picture and label in a data set's mappings, and its class names."""
+UNNAMED: Columns = ("image", "label", ())
+"""Those of a data set that declares none."""
+CHANGING = "items that change from read to read (random transforms?), trained on as read once"
 
 
 def load_datasets(
@@ -54,32 +58,37 @@ def load_datasets(
             or a ClassLabel's), else "0", "1", ... The notes of `train` say what was found.
     """
     columns = _columns(train)
-    class_names = columns[2]
+    class_names = _class_names(columns)
 
-    def load(split: str, dataset: Any, size: Size | None) -> ImageSet:
+    def load(split: str, dataset: Any, columns: list[Columns], size: Size | None) -> ImageSet:
+        remarks: list[str] = []
+        contents: dict[int, int] = {}
         return cached(
             cache_path(Path(config.cache).expanduser(), name, split, image_size),
-            _shaping(dataset, class_names),
+            _shaping(dataset, columns, class_names),
             len(dataset),
-            _sizes(dataset),
-            lambda size: _decoded(dataset, class_names, size, name),
+            _sizes(dataset, columns, contents),
+            lambda size: _decoded(dataset, columns, class_names, size, name, contents, remarks),
             image_size,
             size,
             config.on_bad_image,
+            remarks,
         )
 
     # The training images decide the size and the classes of both splits
-    images = load("train", train, None)
+    images = load("train", train, columns, None)
     if (images.labels >= 0).any():
         numbers = range(int(images.labels.max()) + 1)
         images = _with_class_names(images, class_names or tuple(map(str, numbers)), "train")
-    if _declared(train, "features", Mapping):
-        read = f"images are read from {columns[0]!r}, labels from {columns[1]!r}"
-        images = replace(images, notes=(one_line(f"{len(images.class_names)} classes; {read}"),))
+    picture_key, label_key, _ = columns[0]
+    if (picture_key, label_key) != UNNAMED[:2]:
+        read = f"images are read from {picture_key!r}, labels from {label_key!r}"
+        note = one_line(f"{len(images.class_names)} classes; {read}")
+        images = replace(images, notes=(*images.notes, note))
     if test is None:
         return images, None
     height, width = images.images.shape[-2:]
-    test_images = load("test", test, (height, width))
+    test_images = load("test", test, _columns(test), (height, width))
     if images.class_names:
         test_images = _with_class_names(test_images, images.class_names, "test")
     return images, test_images
@@ -98,26 +107,33 @@ def _with_class_names(images: ImageSet, class_names: tuple[str, ...], split: str
 # --- what a data set declares ---------------------------------------------------------------------
 
 
-def _declared(dataset: Any, name: str, kind: type | tuple[type, ...]) -> Any:
-    """Return an attribute of a data set, or of that of which it is a torch `Subset`, or None."""
-    attribute = getattr(dataset, name, None)
-    if isinstance(attribute, kind):
-        return attribute
-    if hasattr(dataset, "dataset"):
-        return _declared(dataset.dataset, name, kind)
-    return None
+def _columns(dataset: Any) -> list[Columns]:
+    """Return for each item what the data set declares that it comes from.
 
-
-def _columns(dataset: Any) -> Columns:
-    """Return what a data set declares.
-
-    Of a Hugging Face data set, its first column of images, and of classes, or else the one called
-    label or labels; "" if there is no such column.
+    That is the data set itself or, of torch's `Subset` and `ConcatDataset`, a part of it.
     """
-    features = _declared(dataset, "features", Mapping)
-    if features is None:
-        names = _declared(dataset, "classes", (list, tuple)) or ()
-        return "image", "label", tuple(map(str, names))
+    features = getattr(dataset, "features", None)
+    class_names = getattr(dataset, "classes", None)
+    columns = UNNAMED
+    if isinstance(features, Mapping):
+        columns = _columns_of(features)
+    elif isinstance(class_names, list | tuple):
+        columns = (*UNNAMED[:2], tuple(map(str, class_names)))
+    elif hasattr(dataset, "cumulative_sizes"):
+        return list(chain.from_iterable(map(_columns, dataset.datasets)))
+    elif hasattr(dataset, "dataset"):
+        # a wrapper without indices has the items in their order, or repeats them
+        whole = _columns(dataset.dataset)
+        rows = getattr(dataset, "indices", range(len(dataset)))
+        return [whole[row % len(whole)] for row in rows]
+    return [columns] * len(dataset)
+
+
+def _columns_of(features: Any) -> Columns:
+    """Return the first columns of images, and of classes, or else the one called label or labels.
+
+    "" if there is no such column.
+    """
     picture_key = "image"
     label_key = ""
     for key, feature in reversed(features.items()):
@@ -132,7 +148,21 @@ def _columns(dataset: Any) -> Columns:
     return picture_key, label_key, tuple(getattr(features.get(label_key), "names", ()))
 
 
-def _shaping(dataset: Any, class_names: tuple[str, ...]) -> object:
+def _class_names(columns: list[Columns]) -> tuple[str, ...]:
+    """Return the names of all classes, in the order of the parts that name them first."""
+    parts = list(dict.fromkeys(names for _, _, names in columns))
+    if len(parts) == 1:
+        return parts[0]
+    # whether 0 of the one is 0 of the other, nothing tells
+    if () in parts:
+        raise DataError("some parts of the data set name their classes (`classes`), others do not")
+    name_of: dict[str, str] = {}
+    for name in chain.from_iterable(parts):
+        name_of.setdefault(class_key(name), name)
+    return tuple(name_of.values())
+
+
+def _shaping(dataset: Any, columns: list[Columns], class_names: tuple[str, ...]) -> object:
     """Return what changes with whatever changes the images of a data set; None if nothing tells.
 
     Hugging Face's data sets have a fingerprint. A class of somebody's own may hand on that of a
@@ -143,13 +173,12 @@ def _shaping(dataset: Any, class_names: tuple[str, ...]) -> object:
         return None
 
     # It knows the pictures in the data set's table, but of a file only the name
-    columns = _columns(dataset)
     files = {}
-    for chunk in dataset.data.column(columns[0]).chunks:
+    for chunk in dataset.data.column(columns[0][0]).chunks:
         is_file = chunk.field("bytes").is_null()
         for path in chunk.field("path").filter(is_file).to_pylist():
             files[path] = times_of(path or "")
-    return class_names, columns, fingerprint, len(dataset), files
+    return class_names, columns[0], fingerprint, len(dataset), files
 
 
 # --- reading it -----------------------------------------------------------------------------------
@@ -177,36 +206,48 @@ def _read(dataset: Any, row: int, columns: Columns) -> tuple[Image.Image, Any]:
     return Image.fromarray(np.ascontiguousarray(pixels)), label
 
 
-def _sizes(dataset: Any) -> Iterator[Size]:
-    """Yield (width, height) of some pictures; `_decoded` says what is wrong with the others."""
-    columns = _columns(dataset)
+def _sizes(dataset: Any, columns: list[Columns], contents: dict[int, int]) -> Iterator[Size]:
+    """Yield (width, height) of some pictures, and keep a hash of each.
+
+    `_decoded` says what is wrong with the others.
+    """
     for row in spread(len(dataset), MEASURED).tolist():
         with suppress(Exception):
-            yield inputs.upright_size(_read(dataset, row, columns)[0])
+            picture, _ = _read(dataset, row, columns[row])
+            yield inputs.upright_size(picture)
+            contents[row] = hash(picture.tobytes())
 
 
 def _decoded(
-    dataset: Any, class_names: tuple[str, ...], size: Size, name: str
+    dataset: Any,
+    columns: list[Columns],
+    class_names: tuple[str, ...],
+    size: Size,
+    name: str,
+    contents: dict[int, int],
+    remarks: list[str],
 ) -> Generator[Decoded]:
     """Yield all items, with labels as the training data's classes are numbered."""
-    columns = _columns(dataset)
-    # by name, if these classes have another order
-    number_of: dict[int, int] = {}
-    if class_names and columns[2] not in ((), class_names):
-        label_of = {class_key(name): label for label, name in enumerate(class_names)}
-        number_of = {own: label_of[class_key(name)] for own, name in enumerate(columns[2])}
-    for row in range(len(dataset)):
+    # by name, if a part's classes have another order
+    label_of = {class_key(class_name): label for label, class_name in enumerate(class_names)}
+    numbers_of: dict[tuple[str, ...], list[int]] = {}
+    for _, _, names in dict.fromkeys(columns):
+        if class_names and names not in ((), class_names):
+            numbers_of[names] = [label_of[class_key(class_name)] for class_name in names]
+    for row, (*_, names) in enumerate(columns):
         title = f"{name}: item {row}"
         # somebody else's data set may raise anything: then the item is unreadable
         try:
-            picture, label = _read(dataset, row, columns)
+            picture, label = _read(dataset, row, columns[row])
             content = inputs.pixels_and_hash(picture, size)
         except Exception as error:
             yield title, f"{type(error).__name__}: {error}", -1
             continue
+        if row in contents and contents[row] != hash(picture.tobytes()):
+            remarks.append(CHANGING)
 
         # a wrong label is no reason to leave an image out
         number = -1 if label is None else max(operator.index(label), -1)
-        if number >= 0 and number_of:
-            number = number_of[number]
+        if number >= 0 and names in numbers_of:
+            number = numbers_of[names][number]
         yield title, content, number
