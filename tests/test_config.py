@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import yaml
+from tiny import NORMALIZE, encoder, names, noise, save_images
 
+from vit.checkpoints import load_model, save_model
+from vit.cli import main
 from vit.config import (
     ClassifyConfig,
     Config,
@@ -19,9 +24,11 @@ from vit.config import (
     TrainConfig,
     ViTConfig,
     changed,
+    user_path,
 )
 from vit.errors import CheckpointError, ConfigError, UserError
 from vit.load_options import LoadOptions
+from vit.train import fit
 
 SECTIONS = {name: type(section) for name, section in Config()}
 
@@ -47,6 +54,10 @@ def test_a_value_becomes_the_type_of_its_setting(section, name, value, converted
     ("section", "name", "value"),
     [
         (TrainConfig, "epochs", "1_000"),
+        (OptimConfig, "blr", "1_5e-4"),
+        (OptimConfig, "blr", "١e-4"),
+        (DataConfig, "limit", "١٢"),
+        (DataConfig, "limit", "1,000"),
         (DataConfig, "root", "ph\udcf6tos"),  # not UTF-8, as YAML must be
         (DataConfig, "root", ""),  # a shell's variable that is not set
         (ModelConfig, "image_size", "x" * 5000),
@@ -174,3 +185,48 @@ def test_every_setting_of_the_architecture_arrives_in_it_and_the_data_gives_the_
         dim=256, depth=3, num_heads=8, mlp_ratio=3.0, qkv="identity", qkv_bias=False,
         qk_norm=False, mlp="gelu", norm_eps=1e-6,
     )  # fmt: skip
+
+
+# --- Places ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=[None, ""])
+def homeless(request, monkeypatch, tmp_path):
+    """A container's user, whom no password file knows."""
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    monkeypatch.setenv("HOME", "/home/me")
+    assert user_path("~/a/./b") == Path("/home/me/a/b")
+    if request.param is None:
+        monkeypatch.delenv("HOME")
+    else:
+        monkeypatch.setenv("HOME", request.param)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("home", ["~", "~/runs", "~nobody-of-this-name/runs"])
+def test_a_home_that_nobody_knows_is_one_line_and_no_folder_of_its_name_is_made(
+    homeless, home, tmp_path, capsys
+):
+    doors = (
+        user_path,
+        Config.read,
+        load_model,
+        lambda out: fit(Config(), out),
+        lambda out: save_model(out, encoder(), NORMALIZE),
+    )
+    for door in doors:
+        with pytest.raises(ConfigError, match=r"^~[^\n]* HOME[^\n]*$"):
+            door(home)
+    for words in (["data", home], ["train", "--out", home], ["train", "--config", home]):
+        assert main(words) == 2
+        assert "set HOME" in capsys.readouterr().err
+    assert names(tmp_path) == set()
+
+
+def test_the_default_cache_needs_a_home_and_an_own_one_needs_none(homeless, tmp_path, capsys):
+    save_images(tmp_path / "images", noise(3).permute(0, 2, 3, 1).numpy())
+    assert main(["data", "images"]) == 2
+    assert "data.cache: its ~ is no known home folder; set HOME" in capsys.readouterr().err
+    assert main(["data", "images", "--data.cache", "here"]) == 0
+    assert names(tmp_path) == {"images", "here"}
+    assert user_path("a~/~/b") == Path("a~/~/b")

@@ -28,6 +28,7 @@ from vit.config import (
     reason,
     several,
     spelled,
+    user_path,
 )
 from vit.errors import ConfigError, did_you_mean, exit_code_of, one_line, received_by, stop
 from vit.progress import OptionalStream
@@ -97,10 +98,9 @@ def limit_spinning() -> None:
 
 
 def path(text: str) -> Path:
-    """Return a path; the shell leaves the ~ of --out=~/page.html as it is."""
     if not text:
         raise ValueError("name a file or a folder")
-    return Path(os.path.expanduser(text))
+    return user_path(text)
 
 
 def each_once(values: tuple[int, ...]) -> tuple[int, ...]:
@@ -283,16 +283,16 @@ def named_data(data: str | None, root: str = "data") -> dict[str, Any]:
         data: a name in BUILT_IN, or a folder of images.
         root: folder that holds (or receives) the archive of a built-in data set.
     """
-    folder = os.path.expanduser(data or "")
-    if folder in BUILT_IN:
+    data = data or ""
+    if data in BUILT_IN:
         # A folder here of that name is another thing, which nobody would notice
-        if os.path.isdir(folder):
+        if Path(data).is_dir():
             warnings.warn(
                 f"{data} is the built-in data, not the folder {data} here: that is ./{data}",
                 stacklevel=2,
             )
-        return {"source": folder, "root": root}
-    if not os.path.isdir(folder):
+        return {"source": data, "root": root}
+    if not data or not user_path(data).is_dir():
         names = ", ".join(BUILT_IN)
         raise ConfigError("--data", f"{data!r} is neither {names} nor a folder of images")
     return {"source": "folder", "root": data}
@@ -346,7 +346,7 @@ def refuse_among_images(place: Path, data: str) -> None:
         place: the folder of the pictures; it need not exist.
         data: a folder of images; the name of other data is no such place.
     """
-    images = Path(os.path.realpath(os.path.expanduser(data)))
+    images = Path(os.path.realpath(user_path(data)))
     folder = Path(os.path.realpath(place))
     if data in BUILT_IN or images not in (folder, *folder.parents):
         return

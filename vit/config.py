@@ -673,14 +673,33 @@ CONFIGS = PACKAGE / "configs" if (PACKAGE / "configs").is_dir() else PACKAGE.par
 """The configurations: next to the package in the repository, inside it in a wheel."""
 
 
+def user_path(name: str | os.PathLike[str], key: str = "") -> Path:
+    """Return a path as its user means it: with a home folder in place of ~ or ~user.
+
+    No shell has read what stands in a settings file, in Python, or in --out=~/page.html.
+
+    Args:
+        name: what the user wrote, or a default.
+        key: of the setting that has this default.
+    """
+    text = os.fspath(name)
+    path = os.path.expanduser(text)
+    # else a folder called ~ is made here, and whoever removes ~ loses all
+    is_root = os.environ.get("HOME") == "" and text.partition("/")[0] == "~"
+    if is_root or path.startswith("~"):
+        raise ConfigError(
+            key or text, "its ~ is no known home folder; set HOME, or write the folder out"
+        )
+    return Path(path)
+
+
 def config_file(name: str | os.PathLike[str]) -> Path:
     """Return the settings file of this name: an existing one, else one of the package.
 
     Args:
         name: a path, or a name as quickstart or configs/quickstart.yaml.
     """
-    # The shell leaves the ~ of --config=~/file.yaml as it is
-    path = Path(name).expanduser()
+    path = user_path(name)
     shipped = CONFIGS / f"{path.name.removesuffix('.yaml')}.yaml"
     if not path.exists() and path.parent in (Path(), Path("configs")) and shipped.exists():
         return shipped

@@ -7,7 +7,6 @@ dynamics.jsonl, run.snapshots adds snapshots/. `vit train` adds the pictures and
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vit.atomic import write_json, write_text
-from vit.config import Config, changed
+from vit.config import Config, changed, user_path
 from vit.data import Dataset
 from vit.data.folder import refuse_run_among_images
 from vit.data.sources import load_data
@@ -99,7 +98,7 @@ def fit(
             continues it.
     """
     # absolute, because the caller may change the current folder meanwhile, e.g. in a callback
-    out = Path(os.path.expanduser(out)).absolute()
+    out = user_path(out).absolute()
     if objective is not None:
         config = changed(config, {"train.objective": register(objective)})
     if resume and config_of_run(out).model.init:
@@ -176,7 +175,7 @@ def set_up(
         refuse_conflicts(requested, before, folder.path, config.train.epochs)
     elif dist.is_main:
         folder.refuse_if_taken()
-        refuse_run_among_images(folder.path, Path(config.data.root))
+        refuse_run_among_images(folder.path, user_path(config.data.root))
     if init is not None and not command.resume:
         config, notes = follow(config, command.named, init)
     recorders: list[Callback] = []

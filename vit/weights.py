@@ -24,7 +24,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from vit.atomic import make_folder, replacing, write_json
-from vit.config import DecoderConfig, ViTConfig
+from vit.config import DecoderConfig, ViTConfig, user_path
 from vit.encoder import VisionTransformer
 from vit.inputs import ModelInputs, Normalization, Preparation
 from vit.mae import Model, build_autoencoder
@@ -75,7 +75,7 @@ def save_model(
         dtype: of the weights on disk; they always load as float32.
     """
     # first, as config.json, which comes last, says that all is there
-    folder = Path(folder)
+    folder = user_path(folder)
     if trained_on is not None and len(trained_on):
         make_folder(folder)
         with replacing(folder / TRAINED_ON) as temporary, temporary.open("wb") as file:

@@ -11,7 +11,7 @@ from torch import nn
 from vit.atomic import make_folder, write_json
 from vit.checkpoints.network import count_not_finite
 from vit.checkpoints.outgoing import to_huggingface, to_timm
-from vit.config import changed
+from vit.config import changed, user_path
 from vit.errors import CheckpointError
 from vit.mae import Model
 from vit.weights import Origin, build_model, save_model, write_weights
@@ -35,7 +35,7 @@ def convert_model(model: Model, to: str, out: str | Path, half: bool = False) ->
         One line for each thing that was left out or is computed differently there.
     """
     # the request
-    out = Path(out)
+    out = user_path(out)
     origin = model.origin
     if not isinstance(origin, Origin):
         raise CheckpointError(

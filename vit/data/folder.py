@@ -225,7 +225,7 @@ def _further_down(split: str, folders: set[str]) -> Path | None:
 
 def refuse_run_among_images(out: Path, root: Path) -> None:
     """Refuse a run in a folder with some of the images: `walk` would leave them out from now on."""
-    images = root.expanduser().resolve()
+    images = root.resolve()
     if not out.is_dir() or images not in out.resolve().parents:
         return
     if any(map(is_image, walk(out, frozenset([str(images)])))):

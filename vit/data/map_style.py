@@ -10,7 +10,6 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ import torch
 from PIL import Image
 
 from vit import inputs
-from vit.config import DataConfig
+from vit.config import DataConfig, user_path
 from vit.data import ImageSet
 from vit.data.cache import MEASURED, Decoded, Size, cache_path, cached, times_of
 from vit.data.images import spread
@@ -64,7 +63,7 @@ def load_datasets(
         remarks: list[str] = []
         contents: dict[int, int] = {}
         return cached(
-            cache_path(Path(config.cache).expanduser(), name, split, image_size),
+            cache_path(user_path(config.cache, "data.cache"), name, split, image_size),
             _shaping(dataset, columns, class_names),
             len(dataset),
             _sizes(dataset, columns, contents),

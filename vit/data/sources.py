@@ -6,13 +6,12 @@ The sources are CIFAR, a folder, Scenes, and a data set of the caller's.
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from vit.config import DataConfig
+from vit.config import DataConfig, user_path
 from vit.data import Dataset, ImageSet, content_hash
 from vit.data.folder import load_folder
 from vit.data.images import hold_out, lowest_of_classes, spread, with_test_images
@@ -53,7 +52,7 @@ def load_data(
     # needs, of which torchvision takes seconds
     is_chosen = False
     source = config.source
-    root = Path(config.root).expanduser()
+    root = user_path(config.root)
     name = config.name or TITLES.get(source) or root.resolve().name
     warning = None
     if dataset is None and (source == "dataset" or test_dataset is not None):
@@ -81,7 +80,7 @@ def load_data(
         train, test = with_test_images(*splits, image_size)
         is_chosen = splits[1] is None
     elif source == "folder":
-        cache = Path(config.cache).expanduser()
+        cache = user_path(config.cache, "data.cache")
         splits = load_folder(root, image_size, config.on_bad_image, cache, prepared)
         train, test = with_test_images(*splits, image_size)
         is_chosen = splits[1] is None

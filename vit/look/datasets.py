@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import torch
 
-from vit.config import BUILT_IN, DataConfig
+from vit.config import BUILT_IN, DataConfig, user_path
 from vit.data.folder import File, is_image, list_folder, walk
 from vit.data.images import spread
 from vit.data.sources import load_data
@@ -45,15 +45,16 @@ def of_data(
     """
     if data in BUILT_IN:
         return _of_data_set(data, image_size, root, count, both_splits)
-    folder = Path(data).expanduser()
+    folder = user_path(data)
     if not folder.is_dir():
         raise ConfigError(f"{data!r} is neither a data set's name nor a folder of images")
     files_of = list_folder(folder)
+    files, *tests = files_of.values()
     if not both_splits:
         # the last split is the test split, or the only one
         files_of = dict([list(files_of.items())[-1]])
-    elif len(files_of) == 1 and len(files_of[""]) > 1:
-        files_of = _as_split(folder, files_of[""], image_size)
+    elif not tests and len(files) > 1:
+        files_of = _as_split(folder, files, image_size)
 
     # the classes of all images, so that a count does not renumber them
     present = {class_name for files in files_of.values() for class_name, _ in files}

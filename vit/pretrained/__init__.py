@@ -15,6 +15,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from vit.config import user_path
 from vit.errors import CheckpointError, one_line
 
 FOLDER = Path(__file__).resolve().parent
@@ -40,11 +41,11 @@ def located(name: str) -> Path | None:
     if not name:
         raise CheckpointError("a checkpoint is a path, a name, or a state dict, got an empty name")
 
-    # a path; unlike Path.exists, os.stat says why there is nothing. A settings file may hold a ~
-    name = os.path.expanduser(name)
+    # a path; unlike Path.exists, os.stat says why there is nothing
+    path = user_path(name)
     try:
-        os.stat(name)
-        return Path(name)
+        os.stat(path)
+        return path
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
 
