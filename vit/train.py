@@ -71,7 +71,7 @@ def fit(
     report FOLDER` then makes the page.
 
     The process is left as it was, but for `keep_freed_memory`: random generators, threads, modes of
-    torch, signal handlers.
+    torch, signal handlers. One of several loses the environment variables by which they met.
 
     Args:
         config: all settings: `Config.read("quickstart", {"train.epochs": 1})`.

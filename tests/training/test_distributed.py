@@ -8,10 +8,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 import warnings
+from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -20,10 +23,21 @@ import torch.distributed as dist
 from safetensors.torch import load_file
 from tiny import names, noise, save_images, without_pictures
 
+from vit.cli import parse
+from vit.cli.train import run as vit_train
 from vit.config import Config, RunConfig
 from vit.device import usable_cores
+from vit.errors import ConfigError, TrainingError
 from vit.train import fit
-from vit.training.distributed import gather_batch, init_distributed
+from vit.training import distributed
+from vit.training.distributed import (
+    COUNTS,
+    JOINED_BY,
+    SINGLE,
+    gather_batch,
+    init_distributed,
+    own_place,
+)
 from vit.training.dynamics import read_dynamics
 from vit.training.run import Run
 from vit.training.run_folder import load_state, saved_states
@@ -89,14 +103,53 @@ def test_rows_are_gathered_in_a_compiled_step_too_and_the_compiler_says_nothing(
         assert not said
 
 
-def test_each_run_of_a_script_has_a_group_of_its_own(monkeypatch):
-    """The second of two processes of torchrun, which meets nobody."""
-    places = {"RANK": 1, "WORLD_SIZE": 2, "LOCAL_RANK": 1, "LOCAL_WORLD_SIZE": 2}
-    for key, value in (places | {"TORCHELASTIC_RUN_ID": "x"}).items():
-        monkeypatch.setenv(key, str(value))
-    torchruns_store = dist.HashStore()
+@pytest.fixture
+def placed(monkeypatch):
+    """`placed(NAME=value, ...)`: the environment of a process that a launcher has started."""
+    monkeypatch.setattr(distributed, "_met", [])
+    for name in (*JOINED_BY, *COUNTS):
+        monkeypatch.delenv(name, raising=False)
+
+    def placed(**variables: object) -> None:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, str(value))
+
+    return placed
+
+
+@pytest.mark.parametrize("count", [*COUNTS, "SLURM_NTASKS"])
+def test_a_process_of_several_that_cannot_find_the_others_is_refused(placed, count):
+    placed(**{count: 1, "RANK": 0})
+    assert own_place() == SINGLE
+    placed(**{count: 2})
+    if count == "SLURM_NTASKS":  # of a shell in an allocation, which is one process
+        assert own_place() == SINGLE
+        return
+    for door in (lambda: vit_train(parse(["train"])[1]), lambda: fit(Config(), "nowhere")):
+        with pytest.raises(ConfigError, match=f"^{count}: 2 processes [^\n]*torchrun[^\n]*$"):
+            door()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_who_meets_nobody_says_which_variables_to_unset(placed, monkeypatch, rank, capfd):
+    placed(RANK=rank, WORLD_SIZE=2, MASTER_ADDR="localhost", MASTER_PORT=free_port())
+    monkeypatch.setattr(distributed, "MEETING", timedelta(seconds=0.1))
+    line = r"^RANK . of 2 [^\n]* unset RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT [^\n]*$"
+    with pytest.raises(TrainingError, match=line), init_distributed(Config()):
+        pass
+    assert capfd.readouterr() == ("", "")
+
+
+def test_each_run_of_a_script_has_a_group_of_its_own_and_what_the_script_starts_has_none(
+    placed, monkeypatch
+):
+    """The first of two processes, whose other one is there already."""
+    placed(RANK=0, WORLD_SIZE=2, LOCAL_RANK=0, LOCAL_WORLD_SIZE=2)
+    placed(MASTER_ADDR="here", MASTER_PORT=1, SLURM_STEP_NUM_TASKS=2)
+    launchers_store = dist.HashStore()
+    launchers_store.set("vit-1", "here")
     stores = []
-    monkeypatch.setattr(dist, "rendezvous", lambda *_, **__: iter([(torchruns_store, 1, 2)]))
+    monkeypatch.setattr(dist, "rendezvous", lambda *_, **__: iter([(launchers_store, 0, 2)]))
     monkeypatch.setattr(dist, "init_process_group", lambda *_, store, **__: stores.append(store))
     monkeypatch.setattr(dist, "destroy_process_group", lambda: None)
     cores = os.sched_getaffinity(0)
@@ -107,6 +160,9 @@ def test_each_run_of_a_script_has_a_group_of_its_own(monkeypatch):
             stores[-1].set("address", "here")
     # the share of the cores was given back
     assert os.sched_getaffinity(0) == cores
+    # as a process sees it that this one has started
+    monkeypatch.setattr(distributed, "_met", [])
+    assert own_place() == SINGLE
 
 
 # --- train.py, started by torchrun ----------------------------------------------------------------
@@ -124,15 +180,24 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def start(place: Path, out: str, config: str, *argv: str) -> subprocess.Popen[str]:
-    """Start the run in two processes."""
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+def free_port() -> str:
+    with socket.create_server(("localhost", 0)) as server:
+        return str(server.getsockname()[1])
+
+
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+
+def start(
+    place: Path, out: str, config: str, *argv: str, by: Sequence[str] = TORCHRUN, **variables: str
+) -> subprocess.Popen[str]:
+    """Start the run in two processes, or the one process that the variables say."""
     words = ["plain.py", "--config", f"{config}.yaml", "--out", out, *argv]
     threads = {"OMP_NUM_THREADS": "1", "MPLBACKEND": "agg", "PYTHONPATH": str(ROOT)}
     return subprocess.Popen(
-        [sys.executable, *launcher, *words],
+        [sys.executable, *by, *words],
         cwd=place,
-        env=os.environ | threads,
+        env=os.environ | threads | variables,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -168,6 +233,16 @@ def test_two_processes_of_torchrun_have_the_losses_of_one_and_one_of_them_writes
     assert names(place / "two") == {*FILES.split(), "showcase.safetensors", "report.html"}
     assert printed.count("2 processes, 1 x 10 images") == 1
     assert printed.count("loss on masked patches") == 1
+
+    # whoever sets torch's variables starts the same run
+    variables = {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": free_port()}
+    by_hand = [
+        start(place, "by-hand", "reconstruct", by=(), RANK=rank, **variables) for rank in "01"
+    ]
+    for process in by_hand:
+        assert process.wait(600) == 0, process.stderr.read()
+    weights = [(place / out / "model.safetensors").read_bytes() for out in ("two", "by-hand")]
+    assert weights[0] == weights[1]
 
 
 @pytest.mark.slow

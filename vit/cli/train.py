@@ -5,7 +5,6 @@ The run itself is `vit/train.py`.
 
 from __future__ import annotations
 
-import os
 import shlex
 import signal
 import sys
@@ -28,6 +27,7 @@ from vit.report.pictures import draw_pictures
 from vit.report.record import read_run
 from vit.runs import CONTENTS, TrainCommand
 from vit.train import carry_out
+from vit.training.distributed import own_place
 from vit.training.process import StopRequests, keep_freed_memory
 from vit.training.run import Run
 from vit.training.run_folder import RunFolder, saved_states
@@ -41,9 +41,10 @@ def run(options: Namespace) -> int:
         return 0
 
     # what can be refused before anything is loaded
+    place = own_place()
     if not command.resume:
-        # torchrun starts its processes one after another: the folder may be this run's already
-        if "TORCHELASTIC_RUN_ID" not in os.environ:
+        # of several processes, one after another: the folder may be this run's already
+        if place.world_size == 1:
             RunFolder(command.out).refuse_if_taken()
         if command.config.model.init:
             located(command.config.model.init)
@@ -62,7 +63,7 @@ def run(options: Namespace) -> int:
             out = shlex.quote(str(command.out))
             advice = f"continue with: {command.program} --out {out} --resume"
         # of several processes, the first speaks
-        if os.environ.get("RANK", "0") == "0":
+        if place.is_main:
             print(f"stopped by {stopped}; {advice}", file=sys.stderr)
         return stopped.exit_code
     return 0

@@ -1,4 +1,4 @@
-"""Several processes, on one machine or many, started by torchrun.
+"""Several processes, on one machine or many, started by torchrun or by any launcher like it.
 
 Every process draws the same batch, computes its own rows, and adds its gradient to the others'. The
 main process (rank 0) writes.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -28,9 +29,19 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from vit.config import Config
 from vit.device import usable_cores
+from vit.errors import ConfigError, TrainingError, one_line, shortened
 
 T = TypeVar("T")
 
+JOINED_BY = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""The environment variables of torch's own `env://` by which processes find each other."""
+COUNTS = ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+"""Those that say how many processes were started. SLURM_NTASKS is also set where one was."""
+MEETING = timedelta(seconds=60)
+"""How long the processes of a run wait for each other when they begin."""
+
+# this process's place and where the processes meet, once they have met
+_met: list[tuple[Distributed, dist.Store]] = []
 # numbers of this process's groups, equal to the other processes': a script may train several times
 _groups = itertools.count()
 
@@ -178,26 +189,78 @@ class _Sum(torch.autograd.Function):
         return gradient
 
 
+def own_place() -> Distributed:
+    """Return this process's place among those that were started together."""
+    if _met:
+        return _met[0][0]
+    if all(name in os.environ for name in JOINED_BY):
+        # torchrun also says where in a machine it is; alone in one, a process need not
+        ours = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", **os.environ}
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+        return Distributed(*[int(ours[name]) for name in names])
+    # each would train the whole run by itself
+    for name in COUNTS:
+        if int(os.environ.get(name) or 1) > 1:
+            raise ConfigError(
+                name,
+                f"{os.environ[name]} processes were started, and {', '.join(JOINED_BY)} do not say "
+                "where they meet: start them by torchrun, or unset it to train alone",
+            )
+    return SINGLE
+
+
+def _meet(place: Distributed) -> dist.Store:
+    """Wait for the other processes, and return where all can leave word.
+
+    What this process starts in turn is none of them.
+    """
+    until = time.monotonic() + MEETING.seconds
+    try:
+        # torch's own client writes a page about each try to reach the first, which listens
+        while place.rank > 0:
+            try:
+                address = (os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"])
+                socket.create_connection(address, timeout=1).close()
+                break
+            except OSError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.1)
+        store, _, _ = next(dist.rendezvous("env://", timeout=MEETING))
+        store.set(f"vit-{place.rank}", "here")
+        store.wait([f"vit-{rank}" for rank in range(place.world_size)], MEETING)
+    except (OSError, dist.DistError) as error:
+        raise TrainingError(
+            f"RANK {place.rank} of {place.world_size} has not met the others within "
+            f"{MEETING.seconds} s; start them all, or unset {', '.join(JOINED_BY)} to train alone "
+            f"({shortened(one_line(str(error)))})"
+        ) from error
+    for name in (*JOINED_BY, *COUNTS, "TORCHELASTIC_USE_AGENT_STORE"):
+        os.environ.pop(name, None)
+    _met.append((place, store))
+    return store
+
+
 @contextmanager
 def init_distributed(config: Config) -> Iterator[Distributed]:
-    """Join the processes started by torchrun into one group for the block.
+    """Join the processes that were started together into one group for the block.
 
-    They talk by gloo on the CPU and nccl between GPUs. Without torchrun, yield `SINGLE`.
+    They talk by gloo on the CPU and nccl between GPUs. A single process yields `SINGLE`.
     """
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
+    place = own_place()
+    if place.world_size == 1:
         yield SINGLE
         return
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-    place = Distributed(*[int(os.environ[name]) for name in names])
     on_gpus = config.run.device in ("auto", "cuda") and torch.cuda.is_available()
 
     # each process has its own GPU or CPU cores
+    store = _met[0][1] if _met else _meet(place)
     with ExitStack() as undo:
         if on_gpus:
             torch.cuda.set_device(place.local_rank)
         else:
             undo.enter_context(_own_cores(place))
-        undo.enter_context(_group(place, on_gpus))
+        undo.enter_context(_group(place, on_gpus, store))
         yield place
 
 
@@ -223,17 +286,16 @@ def _own_cores(place: Distributed) -> Iterator[None]:
 
 
 @contextmanager
-def _group(place: Distributed, on_gpus: bool) -> Iterator[None]:
-    """Form the group of all processes, and end it after the block."""
+def _group(place: Distributed, on_gpus: bool, store: dist.Store) -> Iterator[None]:
+    """Form the group of all processes, which meet at `store`, and end it after the block."""
     # the long timeout lets the others wait while the first downloads, decodes or evaluates, and the
     # prefix keeps the addresses of an earlier group apart
     timeout = timedelta(hours=2)
-    store, _, _ = next(dist.rendezvous("env://", timeout=timeout))
-    store = dist.PrefixStore(f"vit-{next(_groups)}", store)
+    store.set_timeout(timeout)
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if on_gpus else "gloo",
         timeout=timeout,
-        store=store,
+        store=dist.PrefixStore(f"vit-{next(_groups)}", store),
         rank=place.rank,
         world_size=place.world_size,
     )
