@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,53 @@ def test_what_raises_leaves_all_as_it_was(tmp_path, error):
     assert names(tmp_path) == {"file.txt"}
     assert path.read_text() == "old"
     assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+def test_a_folder_appears_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "folder.d"
+    with pytest.raises(OSError, match="disk") as caught, replacing(path, folder=True) as temporary:  # noqa: PT012
+        write_text(temporary / "file", "a part of it")
+        raise OSError(28, "no disk", str(temporary / "more"))
+    assert caught.value.filename == str(path)
+    assert names(tmp_path) == set()
+    with replacing(path, folder=True) as temporary:
+        write_text(temporary / "file", "all")
+        assert names(tmp_path) == {temporary.name}
+    assert names(tmp_path) == {path.name}
+    assert names(path) == {"file"}
+
+
+WRITING = """
+import sys, time
+from pathlib import Path
+from vit.atomic import replacing
+
+with replacing(Path(sys.argv[1]), folder=sys.argv[2] == "folder") as temporary:
+    print(temporary, flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_what_a_killed_process_was_writing_is_removed_and_what_a_living_one_writes_is_not(
+    tmp_path, kind
+):
+    (tmp_path / ".partial-of-a-stranger").touch()
+    command = [sys.executable, "-c", WRITING, str(tmp_path / "new"), kind]
+    killed, living = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)
+    ]
+    left, kept = [Path(process.stdout.readline().strip()) for process in (killed, living)]
+    try:
+        write_text(tmp_path / "other", "")
+        assert left.exists()
+        killed.kill()
+        killed.communicate()
+        write_text(tmp_path / "other", "")
+        assert names(tmp_path) == {".partial-of-a-stranger", "other", kept.name}
+    finally:
+        living.kill()
+        living.communicate()
 
 
 def test_old_content_stands_until_the_block_ends(tmp_path):

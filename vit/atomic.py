@@ -6,9 +6,10 @@ import errno
 import json
 import os
 import secrets
+import shutil
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 from weakref import WeakKeyDictionary
@@ -19,7 +20,7 @@ if sys.platform != "win32":
     import fcntl
 
 PARTIAL = ".partial-"
-"""Prefix of temporary files; one left by a killed process may be removed."""
+"""Prefix of what is being written; a process has it locked as long as it lives."""
 UNSUPPORTED = {errno.EINVAL, errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
 """Errors of file systems, e.g. of a network, that lock no files or sync no folders."""
 LOCK = ".lock"
@@ -29,41 +30,75 @@ _locked: WeakKeyDictionary[IO[bytes], Path] = WeakKeyDictionary()
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, folder: bool = False) -> Iterator[Path]:
     """Yield a temporary file next to `path`, which replaces `path` when the block succeeds.
+
+    With `folder` it is a folder, and `path` must not exist.
 
     A process killed at any point leaves either the old file or the new one, never a part of one:
     the content is on disk before the name points to it (fsync, os.replace, fsync of the folder). If
-    the block raises, the temporary file is removed and `path` stays as it was.
+    the block raises, the temporary file is removed and `path` stays as it was. What processes were
+    writing in the folder when they were killed is removed, too.
 
     The folder exists already: one that is gone does not come back (see `make_folder`).
     """
+    for left_behind in path.parent.glob(f"{PARTIAL}{'[0-9a-f]' * 16}*"):
+        # whoever writes it holds its lock
+        with suppress(OSError), _lock_of(left_behind, wait=False):
+            _remove(left_behind)
+
     temporary = path.parent / f"{PARTIAL}{secrets.token_hex(8)}{path.suffix}"
     try:
-        # with the mode of any new file; tempfile's are private, and to learn the umask one must
-        # set it, for all threads
-        temporary.touch()
-        # only now: the file stands in the folder that is looked at, and is renamed within it
-        refuse_lost_folder(path)
-        yield temporary
-        # first the content, then the name
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        sync_folder(path.parent)
+        with ExitStack() as held:
+            # again if another process has taken it for left behind, before it was locked
+            while not temporary.exists():
+                # with the mode of any new file; tempfile's are private, and to learn the umask one
+                # must set it, for all threads
+                temporary.mkdir() if folder else temporary.touch()
+                with suppress(OSError):
+                    held.enter_context(_lock_of(temporary, wait=True))
+            # only now: the file stands in the folder that is looked at, and is renamed within it
+            refuse_lost_folder(path)
+            yield temporary
+            # first the content, then the name
+            if not folder:
+                with temporary.open("rb+") as file:
+                    os.fsync(file.fileno())
+            temporary.replace(path)
+            sync_folder(path.parent)
     except OSError as error:
         # a folder that is gone explains all
         refuse_lost_folder(path)
         # an error about another file, raised by the block, says all there is to say
-        name = os.path.basename(str(error.filename or PARTIAL))
-        if error.errno is None or not name.startswith(PARTIAL):
+        name = str(error.filename or PARTIAL)
+        if error.errno is None or PARTIAL not in name:
             raise
         # else name the requested file: a full disk names none, other errors the temporary one
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         # it has its name, or its folder is gone
         with suppress(OSError):
-            temporary.unlink()
+            _remove(temporary)
+
+
+@contextmanager
+def _lock_of(path: Path, wait: bool) -> Iterator[None]:
+    """Hold the lock of a file or folder; an OSError says that another has it, or there are none."""
+    if sys.platform == "win32":
+        raise OSError
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def make_folder(folder: Path) -> None:

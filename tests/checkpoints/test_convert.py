@@ -39,17 +39,26 @@ def saved(folder, class_names=(), decoder=False, **settings):
     return load_model(folder)
 
 
-def test_config_comes_last(tmp_path, monkeypatch):
-    """A folder that is written in part is no model: its preprocessor is no other one's."""
+@pytest.mark.parametrize("to", ["timm", "huggingface", "safetensors"])
+def test_the_folder_comes_whole_or_the_same_line_can_be_given_again(tmp_path, monkeypatch, to):
     model = saved(tmp_path / "ours", global_pool="token")
 
-    def full(path, value):
+    def killed(path, value):
+        # as SIGKILL leaves it: nobody cleans up
+        monkeypatch.setattr("vit.atomic._remove", lambda path: None)
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("vit.weights.write_json", full)
+    monkeypatch.setattr("vit.weights.write_json", killed)
     with pytest.raises(OSError, match="No space left"):
-        convert_model(model, "huggingface", tmp_path / "new")
-    assert names(tmp_path / "new") == {"model.safetensors", "preprocessor_config.json"}
+        convert_model(model, to, tmp_path / "new" / "folder")
+    assert not (tmp_path / "new" / "folder").exists()
+    monkeypatch.undo()
+
+    convert_model(model, to, tmp_path / "new" / "folder")
+    assert names(tmp_path / "new") == {"folder"}
+    (tmp_path / "empty").mkdir()
+    convert_model(model, to, tmp_path / "empty")
+    assert names(tmp_path / "empty") == names(tmp_path / "new" / "folder")
 
 
 # --- our own format -------------------------------------------------------------------------------

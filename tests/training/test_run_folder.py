@@ -53,16 +53,6 @@ def test_folder_that_holds_anything_of_a_run_is_refused_and_left_as_it_is(tmp_pa
     assert names(folder.path) == {name, ".lock"}
 
 
-def test_what_a_killed_process_was_writing_is_removed(tmp_path):
-    folders = [tmp_path, tmp_path / "checkpoints", tmp_path / "snapshots" / "step-00000001"]
-    for folder in folders:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / ".partial-x1.safetensors").write_bytes(b"half")
-        (folder / "whole").touch()
-    RunFolder(tmp_path).begin(None)
-    assert [len([*folder.glob("*")]) for folder in folders] == [4, 1, 1]
-
-
 def test_second_process_is_refused_until_the_first_has_ended(tmp_path):
     reads, writes = os.pipe()
     child = os.fork()

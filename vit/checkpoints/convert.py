@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from vit.atomic import make_folder, write_json
+from vit.atomic import make_folder, replacing, write_json
 from vit.checkpoints.network import count_not_finite
 from vit.checkpoints.outgoing import to_huggingface, to_timm
 from vit.config import changed, user_path
@@ -63,39 +64,40 @@ def convert_model(model: Model, to: str, out: str | Path, half: bool = False) ->
     if classes not in (0, len(origin.class_names)):
         origin = replace(origin, class_names=())
 
-    # its files
+    # what is written, after a look at every value: above the range of half precision, one becomes
+    # infinite
+    notes: list[str] = []
     if to != "safetensors":
         if half:
             raise CheckpointError(f"half precision is for safetensors, not for {to}")
         tensors, config, preprocessor, notes = FOREIGN[to](model, origin)
-        # config.json, the last of `write_weights`, says that all is there: without the
-        # preprocessor, transformers would take another mean
-        if preprocessor:
-            make_folder(out)
-            write_json(out / "preprocessor_config.json", preprocessor)
-        write_weights(out, tensors, config)
-        return notes
-
-    # half precision, after a look at every value: above its range, one becomes infinite
-    notes = []
-    if half:
+    elif half:
         for name, value in model.state_dict().items():
             if count_not_finite(value.half()) > count_not_finite(value):
                 raise CheckpointError(
                     f"{name} holds values above 65,504, which half precision cannot hold"
                 )
         notes.append("rounded to half precision: values change by at most 1 in 2,048, or 3e-8")
-    save_model(
-        out,
-        model,
-        origin.normalize,
-        origin.class_names,
-        origin.data,
-        interpolation=origin.interpolation,
-        crop_share=origin.crop_share,
-        squash=origin.squash,
-        data_content_hash=origin.data_content_hash,
-        trained_on=origin.trained_on,
-        dtype=torch.float16 if half else torch.float32,
-    )
+
+    # the folder comes with all its files: a part of them would be in the way of a second try
+    make_folder(out.parent)
+    with nullcontext(out) if out.exists() else replacing(out, folder=True) as folder:
+        if to != "safetensors":
+            if preprocessor:
+                write_json(folder / "preprocessor_config.json", preprocessor)
+            write_weights(folder, tensors, config)
+        else:
+            save_model(
+                folder,
+                model,
+                origin.normalize,
+                origin.class_names,
+                origin.data,
+                interpolation=origin.interpolation,
+                crop_share=origin.crop_share,
+                squash=origin.squash,
+                data_content_hash=origin.data_content_hash,
+                trained_on=origin.trained_on,
+                dtype=torch.float16 if half else torch.float32,
+            )
     return notes

@@ -20,7 +20,7 @@ from typing import IO, Any, Self
 
 import torch
 
-from vit.atomic import PARTIAL, lock_folder, make_folder, replacing, write_text
+from vit.atomic import lock_folder, make_folder, replacing, write_text
 from vit.config import Config, changed, flat_settings
 from vit.data import Dataset
 from vit.errors import ConfigError, RunError
@@ -219,11 +219,6 @@ class RunFolder(RunFiles):
             # once more: another process may have come and gone before the lock
             self.refuse_if_taken()
             write_text(self.config, config_yaml)
-            return
-
-        # files of a process that was killed while writing
-        for partial in self.path.rglob(f"{PARTIAL}*"):
-            partial.unlink()
 
     def forget_later_steps(self, step: int) -> None:
         """Remove what a run that becomes longer leaves behind: what it has of steps after `step`.
