@@ -28,6 +28,8 @@ UNLIKE = {
     ),
     "a full disk": (OSError(28, "No space left on device"), "No space left on device"),
     "no memory": (MemoryError(), "out of memory: "),
+    "no memory for oneDNN": (RuntimeError("could not create a primitive"), "out of memory: "),
+    "no current folder": (FileNotFoundError(2, "No such file"), "the current folder: No such file"),
 }
 
 

@@ -57,9 +57,9 @@ def replacing(path: Path, folder: bool = False) -> Iterator[Path]:
                 temporary.mkdir() if folder else temporary.touch()
                 with suppress(OSError):
                     held.enter_context(_lock_of(temporary, wait=True))
-            # only now: the file stands in the folder that is looked at, and is renamed within it
-            refuse_lost_folder(path)
             yield temporary
+            # only now: whatever happens to the folder later, the file is renamed within it
+            refuse_lost_folder(path)
             # first the content, then the name
             if not folder:
                 with temporary.open("rb+") as file:

@@ -17,7 +17,11 @@ READER_GONE = 141
 """The exit code that a shell reports of SIGPIPE."""
 INTERRUPTED = 130
 """The exit code that a shell reports of SIGINT."""
-OUT_OF_MEMORY = re.compile("out of memory|not enough memory|can't allocate memory", re.IGNORECASE)
+OUT_OF_MEMORY = re.compile(
+    "out of memory|not enough memory|can't allocate memory|could not create a primitive$",
+    re.IGNORECASE,
+)
+"""How torch and its libraries say that there is too little; the last is oneDNN."""
 
 
 class UserError(Exception):
@@ -154,6 +158,9 @@ def sentence_of(error: Exception) -> str:
         message = error.strerror
         if error.filename:
             message = f"{error.filename}: {message}"
+        elif isinstance(error, FileNotFoundError):
+            # only the one that everything else is looked for in has no name
+            message = f"the current folder: {message}"
         return one_line(message)
 
     # Too little memory, which torch reports as a RuntimeError

@@ -16,6 +16,7 @@ import pytest
 import torch
 from tiny import Payload, assert_same, full_disk, names
 
+from vit.atomic import make_folder, replacing, write_text
 from vit.errors import RunError
 from vit.training.run_folder import (
     RunFolder,
@@ -73,6 +74,45 @@ def test_second_process_is_refused_until_the_first_has_ended(tmp_path):
         os.waitpid(child, 0)
     RunFolder(tmp_path).begin(None)
     assert (tmp_path / "config.yaml").read_text() == "the first\n"
+
+
+@pytest.mark.parametrize("instead", ["nothing", "an empty folder", "another run", "a file"])
+@pytest.mark.parametrize("moment", ["before", "begun", "written"])
+def test_a_folder_that_is_renamed_while_a_file_is_written_gets_no_more(tmp_path, instead, moment):
+    mine = tmp_path / "mine"
+    other = tmp_path / "other"
+    with RunFolder(other) as folder:
+        folder.begin("the other's\n")
+    write_text(other / "model", "the other's\n")
+
+    def rename() -> None:
+        mine.rename(tmp_path / "away")
+        if instead == "an empty folder":
+            mine.mkdir()
+        elif instead == "another run":
+            other.rename(mine)
+        elif instead == "a file":
+            mine.touch()
+
+    def write() -> None:
+        if moment == "before":
+            rename()
+        with replacing(mine / "model") as temporary:
+            if moment == "begun":
+                rename()
+            temporary.write_text("mine\n")
+            if moment == "written":
+                rename()
+
+    with RunFolder(mine) as folder:
+        folder.begin("mine\n")
+        assert "removed, renamed or replaced" in refusal(write)
+        assert "removed, renamed or replaced" in refusal(make_folder, mine / "checkpoints")
+    assert mine.exists() == (instead != "nothing")
+    if mine.is_dir():
+        found = {path.name: path.read_text() for path in mine.iterdir()}
+        others = {".lock": "", "config.yaml": "the other's\n", "model": "the other's\n"}
+        assert found == (others if instead == "another run" else {})
 
 
 # --- states ---------------------------------------------------------------------------------------

@@ -112,6 +112,11 @@ class DynamicsRecorder(Callback):
     def _weights(self) -> list[Tensor]:
         return [rows_of(parameter.detach(), third) for _, parameter, third in self._matrices]
 
+    def on_start(self, run: Run) -> None:
+        # without the lines of steps after the state, where no step follows that saves
+        if self._content:
+            self.on_save()
+
     @torch.no_grad()
     def on_gradient(self, step: int) -> None:
         if not is_recorded(step, self._every, self._total):
