@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from vit import figures
 from vit.atomic import make_folder, write_json
 from vit.cli.options import choose_device, load
 from vit.cli.outputs import aligned, messages_to_stderr, print_json, score_table
@@ -21,25 +20,15 @@ from vit.data.sources import load_data
 from vit.device import device_name
 from vit.errors import ConfigError, one_line
 from vit.evaluation import Options, evaluate, obstacles
-from vit.evaluation.classification import read_confusion
 from vit.machine import versions
 from vit.mae import Model
 from vit.metrics import MEASURES, write_mistake
+from vit.report.pictures import draw_classification
 from vit.runs import RunFiles
 from vit.weights import checkpoint_hash
 
 READ = ("every_layer", "labels", "holdout", "knn_images", "seeds", "flip")
 """Options of the measurements; each reads those that concern it."""
-FACTS = (
-    "name",
-    "source",
-    "train_images",
-    "test_images",
-    "tested_on",
-    "content_hash",
-    "warning",
-)
-"""What the results say of the data."""
 FEW_LABELS = (
     "this model has been taught classes, perhaps with more labels: it does not show what these few"
     " give"
@@ -107,13 +96,7 @@ def measure(options: Namespace) -> dict[str, Any]:
     used = {name: getattr(options, name) for name in READ}
 
     # Measure
-    evaluation = evaluate(
-        model,
-        data,
-        methods,
-        compute=compute,
-        options=Options(**used),
-    )
+    evaluation = evaluate(model, data, methods, compute=compute, options=Options(**used))
 
     # The scores, and what they depend on
     settings = {"methods": [], **used, "device": options.device, "threads": options.threads}
@@ -123,7 +106,7 @@ def measure(options: Namespace) -> dict[str, Any]:
         "checkpoint": origin.source,
         "content_hash": checkpoint_hash(model),
         "trained_on": origin.data,
-        "data": {key: data.facts[key] for key in FACTS},
+        "data": data.facts,
         "settings": settings,
         "note": "; ".join(notes),
         "scores": evaluation.scores,
@@ -170,18 +153,9 @@ def write_results(out: Path, results: dict[str, Any], data: Dataset) -> None:
     # the model's own head counts more than a probe
     scores = results["scores"]
     for method in [name for name in ("head", "linear") if name in scores][:1]:
-        row = scores[method][0]
-        measure = MEASURES[method, "accuracy"]
-        accuracy = measure.write(row["accuracy"], len(data.test))
-        name = Path(results["checkpoint"]).name
-        caption = f"{name} · {data.name}, {data.tested} · {measure.label} {accuracy}"
-        numbers = torch.tensor([mistake["image"] for mistake in row.get("mistakes", [])]).long()
-        images = data.test.images[numbers]
-        table = read_confusion(row["confusion"])
-        drawn = figures.classification_figures(row, table, data.test.class_names, images, caption)
-        for stem, figure in drawn:
-            figures.save_figure(figure, out / f"{stem}.png")
-            names.append(f"{stem}.png")
+        label = MEASURES[method, "accuracy"].label
+        caption = f"{Path(results['checkpoint']).name} · {data.name}, {data.tested} · {label}"
+        names += draw_classification(scores[method][0], data.test, out, caption)
 
     # Other pictures belong to the results that are replaced
     if (out / RESULTS).exists():

@@ -15,7 +15,7 @@ _MODULES = {
         "patch_colours_figure",
         "strongest_figure",
     ),
-    "classification": ("classification_figures", "confusion_figure", "reliability_figure"),
+    "classification": ("confusion_figure", "reliability_figure"),
     "curves": ("Curve", "curves_figure"),
     "dynamics": ("dynamics_figure",),
     "explore": ("ExploredImage", "Moment", "explore_page"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,6 @@ from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from vit.figures.images import mistakes_figure
 from vit.figures.measures import percent_tick
 from vit.figures.style import COLOURS, fitted, styled, text_width, titled_figure
 
@@ -27,33 +26,6 @@ MOST_DRAWN = 500
 
 FEW = 10
 """Confidence bins with fewer images are drawn pale."""
-
-
-def classification_figures(
-    scores: Mapping[str, Any],
-    table: Tensor,
-    class_names: Sequence[str],
-    images: Tensor,
-    subtitle: str,
-) -> Iterator[tuple[str, Figure]]:
-    """Yield the pictures of a classifier's scores, each after the stem of its file.
-
-    Args:
-        scores: of one row of `vit.evaluate`.
-        table: int64 (classes, classes), its confusions; too many classes are not drawn.
-        class_names: of the table's rows and columns.
-        images: uint8 (M, C, H, W), of its mistakes.
-        subtitle: model, images and accuracy.
-    """
-    bins = scores["reliability"]
-    error = scores["expected_calibration_error"]
-    question = "Can its confidence be trusted?"
-    yield "reliability", reliability_figure(bins, error, question, subtitle)
-    if len(table) <= MOST_DRAWN:
-        yield "confusion", confusion_figure(table, class_names, "Confusion matrix", subtitle)
-    if len(images):
-        title = "The surest mistakes"
-        yield "mistakes", mistakes_figure(images, scores["mistakes"], title, subtitle)
 
 
 @styled

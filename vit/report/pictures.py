@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import cast
 
 import torch
@@ -9,11 +10,12 @@ from torch import Tensor
 
 from vit import figures as draw
 from vit.config import flat_settings
+from vit.data import ImageSet
 from vit.encoder import VisionTransformer
 from vit.errors import plural
 from vit.evaluation.classification import read_confusion
 from vit.evaluation.reconstruction import fixed_mask, reconstruct
-from vit.figures import save_figure
+from vit.figures.classification import MOST_DRAWN
 from vit.figures.dynamics import QUANTITIES
 from vit.inputs import to_float
 from vit.interpret import AttentionMaps
@@ -58,7 +60,8 @@ def draw_pictures(run: Run, folder: RunFiles, scores: Scores) -> None:
     if "reconstruction" in run.objective.measures:
         draw_reconstructions(run, folder, caption)
     if "head" in run.objective.measures:
-        draw_classification(run, folder, scores["head"][0], caption)
+        about = f"{caption} · accuracy"
+        draw_classification(scores["head"][0], run.data.test, folder.path, about)
     draw_attention(run, folder, caption)
 
     # the course of the training
@@ -67,7 +70,7 @@ def draw_pictures(run: Run, folder: RunFiles, scores: Scores) -> None:
     settings = flat_settings(run.config.to_dict())
     curves = curves_of(settings, run.data.facts, scores, metrics)
     figure = draw.curves_figure(metrics, curves, "Training curves", f"{caption} · {seed}")
-    save_figure(figure, folder.curves)
+    draw.save_figure(figure, folder.curves)
     if folder.dynamics.exists():
         dynamics = read_dynamics(folder.dynamics)
         draw_dynamics(dynamics, folder, f"{run.data.name} · {training} · {seed}")
@@ -95,19 +98,39 @@ def draw_reconstructions(run: Run, folder: RunFiles, caption: str) -> None:
     figure = draw.reconstruction_figure(
         result.original, result.filled, result.hidden, images.label_names, title, caption
     )
-    save_figure(figure, folder.reconstructions)
+    draw.save_figure(figure, folder.reconstructions)
 
 
-def draw_classification(run: Run, folder: RunFiles, row: Row, caption: str) -> None:
-    """Draw reliability.png, confusion.png of not too many classes, and mistakes.png."""
+def draw_classification(row: Row, test: ImageSet, folder: Path, caption: str) -> list[str]:
+    """Draw reliability.png, confusion.png of not too many classes, and mistakes.png.
+
+    Args:
+        row: the scores of a head or a probe.
+        test: the images that it was measured on.
+        folder: of the pictures.
+        caption: to be followed by the accuracy.
+
+    Returns:
+        The files' names.
+    """
     accuracy = MEASURES["head", "accuracy"].write_with_error(row["accuracy"], row["images"])
-    caption += f" · accuracy {accuracy}"
-    test = run.data.test
-    numbers = torch.tensor([mistake["image"] for mistake in row["mistakes"]]).long()
+    caption += f" {accuracy}"
+    error = row["expected_calibration_error"]
+    title = "Can its confidence be trusted?"
+    figures = {"reliability": draw.reliability_figure(row["reliability"], error, title, caption)}
     table = read_confusion(row["confusion"])
-    images = test.images[numbers]
-    for stem, figure in draw.classification_figures(row, table, test.class_names, images, caption):
-        save_figure(figure, folder.path / f"{stem}.png")
+    if len(table) <= MOST_DRAWN:
+        title = "Confusion matrix"
+        figures["confusion"] = draw.confusion_figure(table, test.class_names, title, caption)
+    # a probe keeps none
+    mistakes = row.get("mistakes")
+    if mistakes:
+        images = test.images[torch.tensor([mistake["image"] for mistake in mistakes])]
+        title = "The surest mistakes"
+        figures["mistakes"] = draw.mistakes_figure(images, mistakes, title, caption)
+    for stem, figure in figures.items():
+        draw.save_figure(figure, folder / f"{stem}.png")
+    return [f"{stem}.png" for stem in figures]
 
 
 def draw_attention(run: Run, folder: RunFiles, caption: str) -> None:
@@ -135,7 +158,7 @@ def draw_attention(run: Run, folder: RunFiles, caption: str) -> None:
     figure = draw.attention_figure(
         pixels, maps, names, labels, title, caption, masses=prefix_mass, query=patch
     )
-    save_figure(figure, folder.attention)
+    draw.save_figure(figure, folder.attention)
 
 
 def last_attention(
@@ -179,4 +202,4 @@ def draw_dynamics(dynamics: Dynamics, folder: RunFiles, caption: str) -> None:
         "How strongly each matrix is trained, and how far it moves",
         f"{caption} · encoder, mean over layers · layer by layer: dynamics.jsonl",
     )
-    save_figure(figure, folder.dynamics_picture)
+    draw.save_figure(figure, folder.dynamics_picture)
