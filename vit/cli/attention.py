@@ -35,14 +35,13 @@ from vit.look.panels import (
     reconstruction_relevance,
     rollout_panels,
 )
-from vit.look.subject import ModelWithImages, of_files
+from vit.look.subject import ModelWithImages, class_names_of, of_files
 from vit.progress import track
 from vit.weights import class_key
 
 # A figure, and the arrays to write beside it
 Picture = tuple[Any, dict[str, Any]]
-# From options, the model with its images, and the masked patches that a decoder fills in, if any
-Draw = Callable[[Namespace, ModelWithImages, list[Patch] | None], Picture]
+Draw = Callable[[Namespace, ModelWithImages], Picture]
 
 
 def run(options: Namespace) -> int:
@@ -56,7 +55,7 @@ def run(options: Namespace) -> int:
         options.layer = None
     elif options.layer is None and options.method != "distance":
         options.layer = -1
-    subject, masked_patches = with_mask_and_query(options, load_with_images(options))
+    subject = with_mask_and_query(options, load_with_images(options))
 
     # Weights give a picture of the maps, on request what they say most clearly, and under a mask
     # also the other half of a masked autoencoder
@@ -67,7 +66,7 @@ def run(options: Namespace) -> int:
         drawings["layers" if options.layer is None else "attention"] = draw_weights
         if options.keep is not None:
             drawings["strongest"] = draw_strongest
-        if masked_patches is not None:
+        if subject.to_fill:
             drawings["masked"] = draw_decoder
 
     # Existing files are refused before anything is drawn
@@ -76,7 +75,7 @@ def run(options: Namespace) -> int:
     require_free(files, options.overwrite)
 
     # All are drawn before any is written, so that an error leaves none
-    drawn = [draw(options, subject, masked_patches) for draw in drawings.values()]
+    drawn = [draw(options, subject) for draw in drawings.values()]
     make_folder(options.out)
     for path, (figure, arrays) in zip(paths, drawn, strict=True):
         style.save_figure(figure, path)
@@ -114,24 +113,16 @@ def load_with_images(options: Namespace, checkpoint: Path | None = None) -> Mode
     return ModelWithImages(model, collection)
 
 
-def with_mask_and_query(
-    options: Namespace, subject: ModelWithImages
-) -> tuple[ModelWithImages, list[Patch] | None]:
-    """Put the mask on the images, and choose the query token.
-
-    Returns:
-        the model and the images; per image the masked patch that the decoder fills in, None if no
-        decoder does.
-    """
+def with_mask_and_query(options: Namespace, subject: ModelWithImages) -> ModelWithImages:
+    """Put the mask on the images, and choose the query token and the patches to fill in."""
     query: Query = options.query
     patch = query if isinstance(query, tuple) else None
-    masked_patches = None
     if options.mask is not None and subject.model.decoder and options.method != "rollout":
         # A named patch is the one to fill in, so the encoder's query is the usual one
         subject = subject.with_mask(options.mask, options.seed, masked=patch)
-        masked_patches = subject.middle_patches(subject.masked)
+        subject.to_fill = subject.middle_patches(subject.masked)
         if patch is not None:
-            masked_patches = [patch] * len(subject.names)
+            subject.to_fill = [patch] * len(subject)
             query = "auto"
     elif options.mask is not None:
         # The encoder has queries for visible patches only
@@ -142,7 +133,7 @@ def with_mask_and_query(
         query = usual_query(subject.model.encoder)
         if isinstance(query, tuple) and subject.mask is not None:
             query = subject.middle_patches(~subject.masked)
-    return replace(subject, query=query), masked_patches
+    return replace(subject, query=query)
 
 
 # --- The pictures --------------------------------------------------------------------------------
@@ -199,14 +190,14 @@ def picture_of(
     return figure, arrays
 
 
-def draw_weights(options: Namespace, subject: ModelWithImages, _: list[Patch] | None) -> Picture:
+def draw_weights(options: Namespace, subject: ModelWithImages) -> Picture:
     """Draw the maps of a layer's heads, or of all layers."""
     panels = head_panels(subject, options.layer, options.head)
     title = f"Attention of {query_name(subject)}, {layer_name(options, subject)}"
     return picture_of(options, subject, panels, title, query=query_patch(subject))
 
 
-def draw_strongest(options: Namespace, subject: ModelWithImages, _: list[Patch] | None) -> Picture:
+def draw_strongest(options: Namespace, subject: ModelWithImages) -> Picture:
     """Draw the fewest patches that hold a share of each map's attention."""
     # The share is of each map's own attention, so a diffuse head needs more patches
     panels = head_panels(subject, options.layer, options.head)
@@ -224,58 +215,50 @@ def draw_strongest(options: Namespace, subject: ModelWithImages, _: list[Patch] 
     )
 
 
-def draw_decoder(
-    options: Namespace, subject: ModelWithImages, masked_patches: list[Patch] | None
-) -> Picture:
+def draw_decoder(options: Namespace, subject: ModelWithImages) -> Picture:
     """Draw masked input, reconstruction, and the decoder's attention from a masked patch."""
     # A picture has room for one map per layer, so all heads become their mean
-    head: int | str = "mean"
-    notes = "decoder, mean of heads"
-    if isinstance(options.head, int):
-        head = options.head
-        notes = f"decoder, head {head}"
+    panels = decoder_panels(subject, options.head)
+    notes = f"decoder, {head_name(options)}"
     reconstruction = subject.fill_in()
     if reconstruction.from_normalized:
         notes += " · the model predicts normalised patches; brightness and contrast are estimated"
         notes += " from visible patches around"
-    patches = masked_patches or []
     return picture_of(
         options,
         subject,
-        decoder_panels(subject, patches, head),
+        panels,
         "Decoder attention from the outlined masked patch",
         notes,
         masked_figure,
         hidden=subject.masked,
         filled=reconstruction.filled,
-        patch=patches,
+        patch=subject.to_fill,
         scale=options.scale,
     )
 
 
-def draw_rollout(options: Namespace, subject: ModelWithImages, _: list[Patch] | None) -> Picture:
+def draw_rollout(options: Namespace, subject: ModelWithImages) -> Picture:
     """Draw how much of each patch reaches the query through the layers, up to one or to each."""
     panels = rollout_panels(subject, options.layer, options.discard)
     title = f"Attention rollout to {query_name(subject)}"
     notes = "half of each layer's mixing is the token itself"
     if options.discard:
         notes += f", the smallest {options.discard:.0%} of the weights left out"
-    query = query_patch(subject)
-    return picture_of(options, subject, panels, title, notes, quantity="rollout", query=query)
+    look: dict[str, Any] = {"quantity": "rollout", "query": query_patch(subject)}
+    return picture_of(options, subject, panels, title, notes, **look)
 
 
-def draw_relevance(
-    options: Namespace, subject: ModelWithImages, masked_patches: list[Patch] | None
-) -> Picture:
+def draw_relevance(options: Namespace, subject: ModelWithImages) -> Picture:
     """Draw what a class, or the reconstruction of a masked patch, depends on."""
     notes = "gradient-weighted attention through all layers (Chefer et al. 2021), as shares"
     if options.method == "legrad":
         notes = "gradient of each layer's own score by its attention (LeGrad, Bousselham et al."
         notes += " 2025), as shares"
     # A query's outline would be misread: relevance is of a result, not of a token
-    look: dict[str, Any] = {"quantity": "relevance", "query": masked_patches}
-    if masked_patches is not None:
-        panels = reconstruction_relevance(subject, masked_patches)
+    look: dict[str, Any] = {"quantity": "relevance", "query": subject.to_fill}
+    if subject.to_fill:
+        panels = reconstruction_relevance(subject)
         title = "Relevance for filling in the outlined masked patch"
         look["mark"] = "the masked patch that is filled in"
         return picture_of(options, subject, panels, title, notes, **look)
@@ -284,9 +267,7 @@ def draw_relevance(
             "relevance under a mask explains a reconstruction, and this model has no decoder"
         )
 
-    # A checkpoint may have a head and no names for its classes
-    count = subject.model.encoder.config.num_classes
-    class_names = subject.model.origin.class_names or [f"class {number}" for number in range(count)]
+    class_names = class_names_of(subject.model)
     number = None
     title = "Relevance for the predicted class"
     if options.label is not None:
@@ -299,7 +280,7 @@ def draw_relevance(
     return picture_of(options, subject, panels, title, notes, **look)
 
 
-def draw_pca(options: Namespace, subject: ModelWithImages, _: list[Patch] | None) -> Picture:
+def draw_pca(options: Namespace, subject: ModelWithImages) -> Picture:
     """Draw the features of the patches as colours: similar features, similar colours."""
     title = "Patch features as colours"
     caption = caption_of(options, subject, "first three components of the last layer")
@@ -315,7 +296,7 @@ def draw_pca(options: Namespace, subject: ModelWithImages, _: list[Patch] | None
     return figure, arrays
 
 
-def draw_distance(options: Namespace, subject: ModelWithImages, _: list[Patch] | None) -> Picture:
+def draw_distance(options: Namespace, subject: ModelWithImages) -> Picture:
     """Draw how far and how selectively each head attends, by depth, over all images."""
     # Batch by batch: a data set may have any number of images
     layers = None if options.layer is None else [options.layer]
@@ -399,14 +380,20 @@ def query_name(subject: ModelWithImages) -> str:
     return words.get(query, query)
 
 
+def head_name(options: Namespace) -> str:
+    """Return the head to draw of several layers in words."""
+    if isinstance(options.head, int):
+        return f"head {options.head}"
+    return "mean of heads"
+
+
 def layer_name(options: Namespace, subject: ModelWithImages) -> str:
     """Return the layer to draw in words: "layer 2 of 0 to 5".
 
     All layers have a map each, which does not say its head: "layer by layer, mean of heads".
     """
     if options.layer is None:
-        head = f"head {options.head}" if isinstance(options.head, int) else "mean of heads"
-        return f"layer by layer, {head}"
+        return f"layer by layer, {head_name(options)}"
 
     # Layers are counted from 0, so the highest number shows how many there are
     depth = subject.model.encoder.config.depth

@@ -13,6 +13,7 @@ from vit.commandline import output_file
 from vit.errors import one_line
 from vit.look.datasets import of_images
 from vit.look.predict import predict, require_head
+from vit.look.subject import class_names_of
 from vit.weights import class_key
 
 
@@ -22,14 +23,13 @@ def run(options: Namespace) -> int:
     if options.csv is not None:
         output_file(options.csv, (".csv",), "--csv", options.overwrite)
 
-    # The images, and a model that can name them; a checkpoint need not name its classes
+    # The images, and a model that can name them
     files = of_images(options.images, options.on_bad_image).files
     model = load(options)
     require_head(model)
-    count = model.encoder.config.num_classes
-    class_names = model.origin.class_names or [f"class {number}" for number in range(count)]
+    class_names = class_names_of(model)
     with naming_the_option():
-        best = predict(model, files).topk(min(options.top, count))  # both (N, top)
+        best = predict(model, files).topk(min(options.top, len(class_names)))  # both (N, top)
 
     # Image by image; an image in a folder of a class's name is of that class
     class_of = {class_key(name): name for name in class_names}

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from vit.interpret.capture import AttentionMaps, GridMaps, Patch, to_grid
+from vit.interpret.capture import AttentionMaps, GridMaps, to_grid
 from vit.interpret.explanations import legrad, relevance
 from vit.interpret.measures import rollout_step
 from vit.look.features import pca_colours
@@ -48,30 +48,25 @@ def head_panels(
             mean.
     """
     layers = None if layer is None else [layer]
-    # Every layer with all its heads would be more panels than a picture holds
-    if layer is None and head == "all":
-        head = "mean"
 
     def panels_of(number: int, weights: Tensor) -> Panels:
         grid = to_grid(weights, subject.geometry, subject.query, subject.mask)
-        # One map per layer is named after the layer, not after the head
         return _heads(grid, head, f"layer {number}" if layer is None else "")
 
     return _captured(subject, subject.model.encoder, layers, panels_of)
 
 
-def decoder_panels(
-    subject: ModelWithImages, patches: list[Patch], head: int | str = "mean"
-) -> Panels:
-    """Return one map per layer of the decoder: its attention from one patch of each image.
+def decoder_panels(subject: ModelWithImages, head: int | str = "mean") -> Panels:
+    """Return one map per layer of the decoder: its attention from the patch that it fills in.
 
     Args:
         subject: under a mask, its model with a decoder.
-        patches: the query patch of each image, masked or not: the decoder has all.
-        head: its number; or "mean".
+        head: its number; else their mean.
     """
+    patches = subject.to_fill or []
 
     def panels_of(number: int, weights: Tensor) -> Panels:
+        # One map per layer is named after the layer, not after the head
         return _heads(to_grid(weights, subject.geometry, patches), head, f"layer {number}")
 
     return _captured(subject, subject.model.decoder, None, panels_of)
@@ -126,13 +121,14 @@ def _captured(
 def _heads(grid: GridMaps, head: int | str, name: str = "") -> Panels:
     """Return the panels of a layer's heads: one head, their mean, or "all", the mean first.
 
-    A single one is called `name`, if there is any.
+    With a name there is one panel, called so: every layer with all its heads would be more than a
+    picture holds.
     """
     maps, mass = grid
     if isinstance(head, int):
         return Panels(maps[:, [head]], mass[:, [head]], [name or f"head {head}"])
     mean = Panels(maps.mean(1, keepdim=True), mass.mean(1, keepdim=True), [name or "mean of heads"])
-    if head == "mean":
+    if name or head == "mean":
         return mean
     heads = [f"head {number}" for number in range(maps.shape[1])]
     return _side_by_side([mean, Panels(maps, mass, heads)])
@@ -197,26 +193,24 @@ def class_relevance(
     return panels, classes[:, 0].tolist(), chosen[:, 0].tolist()
 
 
-def reconstruction_relevance(subject: ModelWithImages, patches: Sequence[Patch]) -> Panels:
-    """Return what the reconstruction of one masked patch per image depends on, by `relevance`.
+def reconstruction_relevance(subject: ModelWithImages) -> Panels:
+    """Return what the patches that a decoder fills in depend on, by `relevance`: one per image.
 
     The score is minus the patch's squared error; relevance is a share of all input tokens'.
 
     Args:
         subject: under a mask, its model with a decoder.
-        patches: the masked patch of each image.
     """
     model: Any = subject.model
     targets = model.targets(subject.inputs)  # (B, L, pixels of a patch)
 
     # The error of one patch per image
-    rows, columns = torch.tensor(patches, device=targets.device).T
-    images = torch.arange(len(patches), device=targets.device)
+    rows, columns = torch.tensor(subject.to_fill, device=targets.device).T
     numbers = rows * subject.geometry.grid_size[1] + columns  # (B,)
 
     def score(predicted: Tensor) -> Tensor:
         errors = (predicted - targets).square().mean(-1)  # (B, L)
-        return -errors[images, numbers]
+        return -errors.gather(1, numbers[:, None])[:, 0]
 
     by_token = relevance(
         model.encoder,

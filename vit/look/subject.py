@@ -102,12 +102,14 @@ class ModelWithImages:
         mask: the patches that the encoder does not see, moved to the model's device; None for whole
             images.
         query: the token whose attention is shown.
+        to_fill: the masked patch of each image that the decoder fills in; None if it does not.
     """
 
     model: Model
     collection: Collection
     mask: Mask | None = None
     query: Query = "mean"
+    to_fill: list[Patch] | None = None
 
     def __post_init__(self) -> None:
         if self.mask is not None:
@@ -278,6 +280,12 @@ def png_of_input(path: str | Path, origin: Origin) -> bytes:
 
 
 # --- Words ---
+
+
+def class_names_of(model: Model) -> Sequence[str]:
+    """Return the names of a classifier's classes, or "class 0", ...: a checkpoint may lack them."""
+    count = model.encoder.config.num_classes
+    return model.origin.class_names or [f"class {number}" for number in range(count)]
 
 
 def model_caption(model: Model) -> str:
