@@ -153,7 +153,7 @@ def test_centre_is_cut_out(tmp_path, wide, zoom):
         assert off.max() == 0
 
 
-def test_shrinking_is_antialiased_also_of_a_jpeg_that_is_decoded_small(tmp_path):
+def test_shrinking_is_antialiased_also_of_a_large_jpeg(tmp_path):
     board = (np.indices((64, 64)).sum(0) % 2 * 255).astype(np.uint8)
     Image.fromarray(board).save(tmp_path / "board.png")
     assert np.abs(pixels(tmp_path / "board.png") - 127).max() <= 2

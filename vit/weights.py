@@ -331,9 +331,8 @@ class Origin(ModelInputs):
         """A torchvision v2 transform that makes the model's input, for a Dataset or a v2.Compose.
 
         PIL images of any mode and orientation become the model's input float32 (C, H, W), just as
-        their files do by `read_images` and `normalize` (a large JPEG within rounding, because fewer
-        pixels of its file are decoded); uint8 tensors (..., 3, h, w) or (..., 1, h, w) become
-        (..., C, H, W), just as by `inputs`.
+        their files do by `read_images` and `normalize`; uint8 tensors (..., 3, h, w) or
+        (..., 1, h, w) become (..., C, H, W), just as by `inputs`.
         """
         # torchvision's transforms take seconds to import
         from vit.transform import ModelTransform

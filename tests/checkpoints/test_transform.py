@@ -71,6 +71,7 @@ def folder(tmp_path_factory):
     exif[0x0112] = 6  # turned by 90 degrees
     Image.fromarray(pixels[..., :3]).save(folder / "images" / "a" / "turned.png", exif=exif)
     Image.fromarray(pixels[:16, :12, :3]).save(folder / "images" / "b" / "fits.png")
+    Image.fromarray(pixels[..., :3]).resize((640, 400)).save(folder / "images" / "b" / "large.jpg")
     return folder
 
 
