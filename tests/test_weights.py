@@ -1,8 +1,11 @@
 """The project's own files: what is written is read, by others too, and the same bytes come twice."""
 
 import json
+import os
 import shutil
+import unicodedata
 import warnings
+from functools import partial
 
 import pytest
 from small import autoencoder, random_model, refused, same
@@ -10,7 +13,7 @@ from tiny import NORMALIZE, encoder
 
 from vit.checkpoints import load_model, save_model
 from vit.pretrained import shipped_models
-from vit.weights import WEIGHTS, architecture
+from vit.weights import WEIGHTS, architecture, class_key
 
 NAMES = ("ape", "caf\u00e9", "odd \udc80 name")
 
@@ -50,6 +53,21 @@ def test_metadata_that_are_damaged_are_refused(folder, tmp_path):
         len(text).to_bytes(8, "little") + text + weights[8 + length :]
     )
     assert "metadata" in refused(tmp_path / "odd.safetensors")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "iso8859-1"])
+def test_a_class_is_called_the_same_in_every_locale(monkeypatch, encoding):
+    def read_there(name: bytes) -> str:
+        return class_key(name.decode(encoding, "surrogateescape"))
+
+    encode = partial(str.encode, encoding=encoding, errors="surrogateescape")
+    monkeypatch.setattr(os, "fsencode", encode)
+    for name in ("ape", "\u043a\u043e\u0442", "cafe\u0301", "\U0001f436"):
+        assert read_there(name.encode()) == unicodedata.normalize("NFC", name)
+        # as in a file that was written elsewhere
+        assert class_key(name) == unicodedata.normalize("NFC", name)
+    # what is no UTF-8 stays as the locale has it
+    assert read_there(b"\xe9t\xe9") == b"\xe9t\xe9".decode(encoding, "surrogateescape")
 
 
 def test_the_same_model_is_the_same_bytes(tmp_path):

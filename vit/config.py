@@ -156,6 +156,8 @@ def reason(problems: Sequence[ErrorDetails]) -> str:
     reasons: dict[str, None] = {}
     for item in problems:
         text = item["msg"].removeprefix("Value error, ")
+        if item["type"] == "string_unicode":
+            text = "it is not read as UTF-8: rename it or, in another locale, set PYTHONUTF8=1"
         reasons[text[:1].lower() + text[1:]] = None
     return ", or ".join(reasons)
 

@@ -12,8 +12,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import unicodedata
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -344,7 +346,11 @@ class Origin(ModelInputs):
 
 
 def class_key(name: str) -> str:
-    """Return a class name as it is compared: systems encode the same accents differently."""
+    """Return a name as it is stored and compared, whatever encodes it in this system."""
+    # files are named in UTF-8, also where the locale makes other characters of their bytes
+    with suppress(UnicodeError):
+        name = os.fsencode(name).decode()
+    # accents are letters of their own, or a part of one
     return unicodedata.normalize("NFC", name)
 
 

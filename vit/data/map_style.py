@@ -117,7 +117,7 @@ def _columns(dataset: Any) -> list[Columns]:
     if isinstance(features, Mapping):
         columns = _columns_of(features)
     elif isinstance(class_names, list | tuple):
-        columns = (*UNNAMED[:2], tuple(map(str, class_names)))
+        columns = (*UNNAMED[:2], tuple(class_key(str(name)) for name in class_names))
     elif hasattr(dataset, "cumulative_sizes"):
         return list(chain.from_iterable(map(_columns, dataset.datasets)))
     elif hasattr(dataset, "dataset"):
@@ -144,7 +144,8 @@ def _columns_of(features: Any) -> Columns:
     for key in ("label", "labels"):
         if key in features:
             label_key = label_key or key
-    return picture_key, label_key, tuple(getattr(features.get(label_key), "names", ()))
+    class_names = getattr(features.get(label_key), "names", ())
+    return picture_key, label_key, tuple(map(class_key, class_names))
 
 
 def _class_names(columns: list[Columns]) -> tuple[str, ...]:
@@ -155,10 +156,7 @@ def _class_names(columns: list[Columns]) -> tuple[str, ...]:
     # whether 0 of the one is 0 of the other, nothing tells
     if () in parts:
         raise DataError("some parts of the data set name their classes (`classes`), others do not")
-    name_of: dict[str, str] = {}
-    for name in chain.from_iterable(parts):
-        name_of.setdefault(class_key(name), name)
-    return tuple(name_of.values())
+    return tuple(dict.fromkeys(chain.from_iterable(parts)))
 
 
 def _shaping(dataset: Any, columns: list[Columns], class_names: tuple[str, ...]) -> object:
@@ -228,11 +226,11 @@ def _decoded(
 ) -> Generator[Decoded]:
     """Yield all items, with labels as the training data's classes are numbered."""
     # by name, if a part's classes have another order
-    label_of = {class_key(class_name): label for label, class_name in enumerate(class_names)}
+    label_of = {class_name: label for label, class_name in enumerate(class_names)}
     numbers_of: dict[tuple[str, ...], list[int]] = {}
     for _, _, names in dict.fromkeys(columns):
-        if class_names and names not in ((), class_names):
-            numbers_of[names] = [label_of[class_key(class_name)] for class_name in names]
+        if class_names not in ((), names):
+            numbers_of[names] = [label_of[class_name] for class_name in names]
     for row, (*_, names) in enumerate(columns):
         title = f"{name}: item {row}"
         # somebody else's data set may raise anything: then the item is unreadable
@@ -247,6 +245,6 @@ def _decoded(
 
         # a wrong label is no reason to leave an image out
         number = -1 if label is None else max(operator.index(label), -1)
-        if number >= 0 and names in numbers_of:
+        if number >= 0 and numbers_of.get(names):
             number = numbers_of[names][number]
         yield title, content, number

@@ -17,6 +17,7 @@ from vit.data.folder import load_folder
 from vit.data.images import hold_out, lowest_of_classes, spread, with_test_images
 from vit.errors import DataError
 from vit.inputs import OWN, Preparation
+from vit.weights import class_key
 
 SCENES_SEED = 0
 """The same pictures for every run, like any other data set."""
@@ -53,7 +54,7 @@ def load_data(
     is_chosen = False
     source = config.source
     root = user_path(config.root)
-    name = config.name or TITLES.get(source) or root.resolve().name
+    name = config.name or TITLES.get(source) or class_key(root.resolve().name)
     warning = None
     if dataset is None and (source == "dataset" or test_dataset is not None):
         raise DataError(
