@@ -40,17 +40,6 @@ _lock = threading.Lock()
 
 PAGES = "files with more than one page, of which the first is read"
 
-TURNS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
-"""What makes a picture upright, by its EXIF orientation."""
-
 
 @dataclass(frozen=True)
 class Preparation:
@@ -155,11 +144,12 @@ def as_seen(image: Image.Image) -> Image.Image:
     # Metadata may stand after the pixels; what is wrong with the pixels is not to pass as theirs
     with whole_pictures():
         image.load()
-    upright = _rgb(image)
-    orientation = _orientation(image)
-    if orientation in TURNS:
-        upright = upright.transpose(TURNS[orientation])
-    return upright
+    seen = _rgb(image)
+    # without its other metadata, which may be damaged
+    seen.info = {}
+    seen.getexif()[ExifTags.Base.Orientation] = _orientation(image)
+    ImageOps.exif_transpose(seen, in_place=True)
+    return seen
 
 
 def fit_picture(

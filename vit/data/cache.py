@@ -15,7 +15,7 @@ import re
 import secrets
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 from statistics import median_high
 
@@ -52,11 +52,10 @@ def cached(
     shaping: object,
     count: int,
     sizes: Iterable[Size | None],
-    decode: Callable[[Size], Generator[Decoded]],
+    decode: Callable[[Size, list[str]], Generator[Decoded]],
     image_size: Size,
     size: Size | None,
     on_bad_image: str,
-    remarks: list[str],
 ) -> ImageSet:
     """Return pictures as images without class names, mapped from a file that is made if need be.
 
@@ -66,12 +65,12 @@ def cached(
             None if unknown: then the file has no name, and ends with its images.
         count: number of pictures.
         sizes: of some pictures; they are asked for only if `size` is to be chosen.
-        decode: (h, w) -> all pictures, in order.
+        decode: ((h, w), remarks) -> all pictures, in order. What it remarks on pictures becomes
+            notes, with the number of pictures.
         image_size: (H, W) of the model's input.
         size: (h, w) of the images; None: up to `DETAIL` times the input, if half of the pictures
             have that, and no image is enlarged beyond the input.
         on_bad_image: at an unreadable picture, "stop" and name it, or "skip" it.
-        remarks: what `decode` finds about pictures; notes count them, also with the next run.
     """
     key = hashlib.sha256(repr((CACHE_LAYOUT, image_size, size, shaping)).encode()).hexdigest()
     make_folder(path.parent)
@@ -94,11 +93,13 @@ def cached(
         scale = max(1.0, min(DETAIL, median_high(details or [1.0])))
         size = (round(height * scale), round(width * scale))
     # whatever decodes ends, also at an error; Pillow's warnings name no file
-    with ExitStack() as around:
-        unfinished = around.enter_context(replacing(path))
-        decoded = around.enter_context(closing(decode(size)))
-        around.enter_context(without_warnings())
-        around.enter_context(whole_pictures())
+    remarks: list[str] = []
+    with (
+        replacing(path) as unfinished,
+        closing(decode(size, remarks)) as decoded,
+        without_warnings(),
+        whole_pictures(),
+    ):
         _write(unfinished, key, count, decoded, size, on_bad_image, remarks)
     _, images = _read(path)
     if shaping is None:

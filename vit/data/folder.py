@@ -8,7 +8,7 @@ root/*.png, root/train/*.png                     no folders: images without labe
 from __future__ import annotations
 
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -71,7 +71,6 @@ def load_folder(
                 problem = f"a class {class_name!r}, which no training image has"
                 raise DataError(f"{root / name} is of {problem}; rename its folder")
         labels = [label_of[class_name] for class_name, _ in files]
-        remarks: list[str] = []
         images = cached(
             cache_path(cache, os.path.realpath(root), split, image_size, prepared),
             # another key for every file that is added, removed, renamed, replaced or written to,
@@ -79,11 +78,10 @@ def load_folder(
             (class_names, prepared, files, list(map(times_of, paths))),
             len(files),
             (inputs.size_of(paths[number]) for number in spread(len(files), MEASURED)),
-            lambda size: _decoded(paths, labels, size, prepared, remarks),
+            lambda size, remarks: _decoded(paths, labels, size, prepared, remarks),
             image_size,
             size,
             on_bad_image,
-            remarks,
         )
         skipped = set(images.skipped)
         names = [name for _, name in files if one_line(os.path.join(root, name)) not in skipped]
@@ -184,15 +182,13 @@ def list_folder(root: Path, unused: list[str] | None = None) -> dict[str, list[F
             left_out += [name for class_name, name in files if not class_name]
             files = [file for file in files if file[0]]
         place = _further_down(split, {os.path.dirname(name) for _, name in files})
-        if place == Path():
-            problem = "its folders are splits, not classes; rename them train and test"
-            raise DataError(f"{root}: {problem}")
-        if place:
+        if place is not None:
             problem = f"its splits or classes stand in {place}: do you mean {root / place}?"
-            raise DataError(f"{root}: {problem} Else move them up")
+            if place == Path():
+                problem = "its folders are splits, not classes; rename them train and test"
+            raise DataError(f"{root}: {problem}")
         # by class, then folder, then name: the order in which torchvision's ImageFolder walks
         splits[split] = sorted(files, key=lambda file: (file[0], *file[1].rpartition("/")))
-
     return splits
 
 
@@ -206,13 +202,10 @@ def _further_down(split: str, folders: set[str]) -> Path | None:
         folders: all that hold images of the split.
     """
     # splits side by side
-    named: defaultdict[Path, set[str]] = defaultdict(set)
-    for folder in sorted(folders):
-        for path in (Path(folder), *Path(folder).parents):
-            if path.name.lower() in SPLITS:
-                named[path.parent].add(path.name)
-    for place, names in named.items():
-        if len(names) > 1:
+    paths = {path for folder in folders for path in (Path(folder), *Path(folder).parents)}
+    named = Counter(path.parent for path in sorted(paths) if path.name.lower() in SPLITS)
+    for place, count in named.most_common(1):
+        if count > 1:
             return place
 
     # the one folder with all the images has only folders, or is called as a split

@@ -146,7 +146,7 @@ def with_test_images(
         count = int(held_out.sum())
         notes.insert(0, f"no test images: {count:,} of the {total:,} images are held out")
         # what was left out is told once, with the training images
-        test = replace(train.subset(held_out), skipped=())
+        test = replace(train.subset(held_out), skipped=(), notes=())
         train = train.subset(~held_out)
 
     # The size of the images, and how many of the first classes there are

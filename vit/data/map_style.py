@@ -28,7 +28,9 @@ Columns = tuple[str, str, tuple[str, ...]]
 """The keys of picture and label in a data set's mappings, and its class names."""
 UNNAMED: Columns = ("image", "label", ())
 """Those of a data set that declares none."""
-CHANGING = "items that change from read to read (random transforms?), trained on as read once"
+READ_AGAIN = 32
+"""The first items are read once more: random transforms would be drawn once, and trained on."""
+CHANGING = f"of the first {READ_AGAIN} items, random transforms change from read to read"
 
 
 def load_datasets(
@@ -60,18 +62,15 @@ def load_datasets(
     class_names = _class_names(columns)
 
     def load(split: str, dataset: Any, columns: list[Columns], size: Size | None) -> ImageSet:
-        remarks: list[str] = []
-        contents: dict[int, int] = {}
         return cached(
             cache_path(user_path(config.cache, "data.cache"), name, split, image_size),
             _shaping(dataset, columns, class_names),
             len(dataset),
-            _sizes(dataset, columns, contents),
-            lambda size: _decoded(dataset, columns, class_names, size, name, contents, remarks),
+            _sizes(dataset, columns),
+            lambda size, remarks: _decoded(dataset, columns, class_names, size, name, remarks),
             image_size,
             size,
             config.on_bad_image,
-            remarks,
         )
 
     # The training images decide the size and the classes of both splits
@@ -203,16 +202,11 @@ def _read(dataset: Any, row: int, columns: Columns) -> tuple[Image.Image, Any]:
     return Image.fromarray(np.ascontiguousarray(pixels)), label
 
 
-def _sizes(dataset: Any, columns: list[Columns], contents: dict[int, int]) -> Iterator[Size]:
-    """Yield (width, height) of some pictures, and keep a hash of each.
-
-    `_decoded` says what is wrong with the others.
-    """
+def _sizes(dataset: Any, columns: list[Columns]) -> Iterator[Size]:
+    """Yield (width, height) of some pictures; `_decoded` says what is wrong with the others."""
     for row in spread(len(dataset), MEASURED).tolist():
         with suppress(Exception):
-            picture, _ = _read(dataset, row, columns[row])
-            yield inputs.upright_size(picture)
-            contents[row] = hash(picture.tobytes())
+            yield inputs.upright_size(_read(dataset, row, columns[row])[0])
 
 
 def _decoded(
@@ -221,7 +215,6 @@ def _decoded(
     class_names: tuple[str, ...],
     size: Size,
     name: str,
-    contents: dict[int, int],
     remarks: list[str],
 ) -> Generator[Decoded]:
     """Yield all items, with labels as the training data's classes are numbered."""
@@ -237,11 +230,13 @@ def _decoded(
         try:
             picture, label = _read(dataset, row, columns[row])
             content = inputs.pixels_and_hash(picture, size)
+            if row < READ_AGAIN:
+                picture, _ = _read(dataset, row, columns[row])
+                if content != inputs.pixels_and_hash(picture, size):
+                    remarks.append(CHANGING)
         except Exception as error:
             yield title, f"{type(error).__name__}: {error}", -1
             continue
-        if row in contents and contents[row] != hash(picture.tobytes()):
-            remarks.append(CHANGING)
 
         # a wrong label is no reason to leave an image out
         number = -1 if label is None else max(operator.index(label), -1)
