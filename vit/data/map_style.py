@@ -6,7 +6,7 @@ See `vit.data.cache`.
 from __future__ import annotations
 
 import operator
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sized
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
@@ -112,6 +112,7 @@ def _columns(dataset: Any) -> list[Columns]:
     """
     features = getattr(dataset, "features", None)
     class_names = getattr(dataset, "classes", None)
+    inside = getattr(dataset, "dataset", None)
     columns = UNNAMED
     if isinstance(features, Mapping):
         columns = _columns_of(features)
@@ -119,9 +120,9 @@ def _columns(dataset: Any) -> list[Columns]:
         columns = (*UNNAMED[:2], tuple(class_key(str(name)) for name in class_names))
     elif hasattr(dataset, "cumulative_sizes"):
         return list(chain.from_iterable(map(_columns, dataset.datasets)))
-    elif hasattr(dataset, "dataset"):
+    elif isinstance(inside, Sized) and len(inside):
         # a wrapper without indices has the items in their order, or repeats them
-        whole = _columns(dataset.dataset)
+        whole = _columns(inside)
         rows = getattr(dataset, "indices", range(len(dataset)))
         return [whole[row % len(whole)] for row in rows]
     return [columns] * len(dataset)
