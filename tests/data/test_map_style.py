@@ -78,6 +78,8 @@ class Items(list):
     """Items that know which threads have read them: an open file's position, all would share."""
 
     readers: ClassVar[set[tuple[int, int]]] = set()
+    # an attribute that is no data set, as others have
+    dataset = None
 
     def __getitem__(self, number):
         self.readers.add((os.getpid(), threading.get_ident()))
