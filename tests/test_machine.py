@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 from torch import nn
 
+import vit.device
 import vit.machine
 from vit.config import RunConfig
-from vit.device import Compute
+from vit.device import Compute, usable_cores
 from vit.errors import ConfigError
 from vit.machine import bf16_pays, choose_compute
 
@@ -79,6 +82,49 @@ def test_gpus_without_bf16_compute_in_fp16_if_that_is_faster(
             choose_compute(RunConfig(), "fp16")
     else:
         assert choose_compute(RunConfig(), "fp16").precision == "fp16"
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "cores"),
+    [
+        ("0::/", {"cpu.max": "max 100000"}, 8),
+        ("0::/", {"cpu.max": "250000 100000"}, 3),
+        ("0::/user/job", {"user/cpu.max": "50000 100000", "user/job/cpu.max": "max 100000"}, 1),
+        ("0::/", {"cpu.max": "6400000 100000"}, 8),
+        (
+            "5:cpu,cpuacct:/docker/a:b\n1:name=systemd:/docker/a:b\n0::/",
+            {"cpu/cpu.cfs_quota_us": "200000", "cpu/cpu.cfs_period_us": "100000"},
+            2,
+        ),
+        (
+            "5:cpuset:/a\n4:cpuacct,cpu:/a",
+            {"cpuacct/a/cpu.cfs_quota_us": "-1", "cpuacct/a/cpu.cfs_period_us": "100000"},
+            8,
+        ),
+        (None, {}, 8),
+    ],
+)
+def test_cores_are_those_that_a_container_allows(tmp_path, monkeypatch, groups, files, cores):
+    """Version 2 and version 1 of Linux' groups; seen from outside, and from inside as the root."""
+    for name, content in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content + "\n")
+    if groups is not None:
+        (tmp_path / "groups").write_text(groups + "\n")
+    monkeypatch.setattr(vit.device, "GROUPS", str(tmp_path / "groups"))
+    monkeypatch.setattr(vit.device, "CONTROLS", str(tmp_path))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    assert usable_cores() == cores
+
+    # torch computes with no more, unless it is told to
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    chosen = [4]
+    monkeypatch.setattr(torch, "set_num_threads", chosen.append)
+    choose_compute(RunConfig(device="cpu"))
+    assert chosen[-1] == min(cores, 4)
+    choose_compute(RunConfig(device="cpu", threads=3))
+    assert chosen[-1] == 3
 
 
 @pytest.mark.parametrize(

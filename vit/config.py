@@ -636,7 +636,8 @@ class RunConfig(Settings):
     device: Device = "auto"
     """where to compute; auto: cuda, then mps, then cpu"""
     threads: NonNegative = 0
-    """CPU threads per process; 0: torch's choice; another number may change the last bits"""
+    """CPU threads per process; 0: torch's choice, but no more than a container has cores; another
+    number may change the last bits"""
     grad_accum_steps: NonNegative = 0
     """micro-batches per process and step, to save memory; the gradient is the whole batch's; 0:
     chosen by token count"""

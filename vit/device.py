@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,6 +13,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+GROUPS = "/proc/self/cgroup"
+"""The groups of this process: their number, the controllers that they are for, and where."""
+CONTROLS = "/sys/fs/cgroup"
 PRODUCTS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 """The type of matrix products, by `TrainConfig.precision`."""
 
@@ -148,8 +151,30 @@ def device_name(device: torch.device) -> str:
 
 
 def usable_cores() -> int:
-    """Return the number of cores on which this process may run."""
-    # a container or taskset may allow fewer than there are; only Linux tells which
+    """Return the number of cores that this process may use; a part of a core is one."""
+    # taskset and queues allow some of the cores; only Linux tells which
+    cores: float = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        cores = len(os.sched_getaffinity(0))
+
+    # a container allows a share of their time: to its group, which may be one within others; seen
+    # from inside, it may be the root
+    with suppress(OSError):
+        for line in Path(GROUPS).read_text(encoding="utf-8").splitlines():
+            _, controllers, group = line.split(":", 2)
+            # version 2 has a line without a name; those of version 1 may have several
+            place = Path(f"{CONTROLS}/{controllers.partition(',')[0]}{group}")
+            for folder in (place, *place.parents):
+                cores = min(cores, _time_share(folder))
+    return math.ceil(cores)
+
+
+def _time_share(group: Path) -> float:
+    """Return how many cores' time a group of processes has, by Linux' control groups."""
+    for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
+        with suppress(OSError):
+            quota, period = " ".join((group / name).read_text() for name in names).split()
+            # else it is "max", or -1
+            if quota.isdecimal():
+                return int(quota) / int(period)
+    return math.inf

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from vit.config import RunConfig
-from vit.device import Compute, device_name
+from vit.device import Compute, device_name, usable_cores
 from vit.errors import ConfigError
 from vit.runs import __version__
 
@@ -34,12 +34,13 @@ def choose_compute(config: RunConfig, precision: str = "auto", steps: int = 0) -
     device = choose_device(config.device)
     precision = choose_precision(device, precision)
 
-    # 0 leaves the number to torch; millions would end the process without a word
+    # millions would end the process without a word; torch does not see what a container allows
     limit = 4 * (os.cpu_count() or 1)
     if config.threads > limit:
         raise ConfigError("run.threads", f"{config.threads} cannot be used; at most {limit} here")
-    if config.threads:
-        torch.set_num_threads(config.threads)
+    threads = config.threads or min(torch.get_num_threads(), usable_cores())
+    if threads != torch.get_num_threads():
+        torch.set_num_threads(threads)
 
     # compile what was requested, or a long run on a device where fusing pays off
     fuses = device.type == "cuda" or (device.type == "cpu" and precision == "bf16")
