@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim.adamw import adamw
 
+from vit.isolation import held
 from vit.training.distributed import SINGLE, Distributed
 
 # Each of the five iterations has its own a, b, c, which brings all singular values nearer to 1 than
@@ -25,7 +25,7 @@ COEFFICIENTS = (
 )
 
 
-class Muon(torch.optim.Optimizer):
+class Muon(torch.optim.AdamW):
     """Muon for groups with "use_fallback" false, torch's fused AdamW for the others.
 
     Updates have AdamW's usual size, 0.2 per weight, so that both share one learning rate (Liu et
@@ -44,6 +44,8 @@ class Muon(torch.optim.Optimizer):
     """
 
     found_inf: Tensor | None = None
+    # AdamW's own looks for its state in that of every parameter
+    __setstate__ = torch.optim.Optimizer.__setstate__
 
     def __init__(
         self,
@@ -52,7 +54,7 @@ class Muon(torch.optim.Optimizer):
         dtype: torch.dtype = torch.float32,
         dist: Distributed = SINGLE,
     ) -> None:
-        super().__init__(groups, dict(lr=0.0, betas=betas, eps=1e-8, weight_decay=0.0, fused=True))
+        super().__init__(groups, lr=0.0, betas=betas, weight_decay=0.0, fused=True)
         self.dtype = dtype
         self.dist = dist
 
@@ -63,44 +65,18 @@ class Muon(torch.optim.Optimizer):
         if self.found_inf is not None and self.found_inf.device.type == "cpu" and self.found_inf:
             return
 
-        matrices: list[tuple[Tensor, dict[str, Any]]] = []  # each with its group
-        for group in self.param_groups:
-            learning = [parameter for parameter in group["params"] if parameter.grad is not None]
-            if learning and group["use_fallback"]:
-                self._adamw(group, learning)
-            elif learning:
-                matrices += [(matrix, group) for matrix in learning]
-
         # the matrices of all groups at once, because their shapes decide who computes them
+        matrices: list[tuple[Tensor, dict[str, Any]]] = []  # each with its group
+        others = []
+        for group in self.param_groups:
+            if group["use_fallback"]:
+                others.append(group)
+                continue
+            matrices += [(matrix, group) for matrix in group["params"] if matrix.grad is not None]
+        with held(self, "param_groups", others):
+            super().step()
         if matrices:
             self._muon(matrices)
-
-    def _adamw(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
-        states = [self.state[parameter] for parameter in parameters]
-        for state, parameter in zip(states, parameters, strict=True):
-            if not state:
-                state["step"] = torch.zeros((), device=parameter.device)
-                state["exp_avg"] = torch.zeros_like(parameter)
-                state["exp_avg_sq"] = torch.zeros_like(parameter)
-        beta1, beta2 = group["betas"]
-        gradients: Any = [parameter.grad for parameter in parameters]
-        adamw(
-            parameters,
-            gradients,
-            [state["exp_avg"] for state in states],
-            [state["exp_avg_sq"] for state in states],
-            [],
-            [state["step"] for state in states],
-            fused=True,
-            found_inf=self.found_inf,
-            amsgrad=False,
-            maximize=False,
-            beta1=beta1,
-            beta2=beta2,
-            lr=group["lr"],
-            weight_decay=group["weight_decay"],
-            eps=group["eps"],
-        )
 
     def _muon(self, matrices: list[tuple[Tensor, dict[str, Any]]]) -> None:
         # few kernels for all matrices, because a GPU takes longer to launch one per matrix than to
