@@ -61,11 +61,9 @@ def replacing(path: Path, folder: bool = False) -> Iterator[Path]:
             # only now: whatever happens to the folder later, the file is renamed within it
             refuse_lost_folder(path)
             # first the content, then the name
-            if not folder:
-                with temporary.open("rb+") as file:
-                    os.fsync(file.fileno())
+            sync(temporary)
             temporary.replace(path)
-            sync_folder(path.parent)
+            sync(path.parent)
     except OSError as error:
         # a folder that is gone explains all
         refuse_lost_folder(path)
@@ -155,12 +153,12 @@ def refuse_lost_folder(path: Path) -> bool:
     return is_locked
 
 
-def sync_folder(folder: Path) -> None:
-    """Make a new or changed name in `folder` survive a power cut, where folders can be synced."""
-    # Windows cannot open a folder
+def sync(path: Path) -> None:
+    """Make a file's content, or the names in a folder, survive a power cut, where that is there."""
+    # Windows opens no folder, and syncs no file that is only read
     if os.name != "posix":
         return
-    descriptor = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError as error:

@@ -326,12 +326,9 @@ def output_file(
 ) -> Path:
     """Return the file to write, given by `option`; its name ends in one of `suffixes`."""
     # The name
-    if path.suffix not in suffixes or os.path.isdir(path):
+    if path.suffix not in suffixes or path.is_dir():
         allowed = f"name a file that ends in {' or '.join(suffixes)}"
         raise ConfigError(f"{option}: {str(path)!r} cannot be used; {allowed}")
-    # The temporary file beside it has a longer name
-    if len(os.fsencode(path.name)) > 240:
-        raise ConfigError(f"{option}: {path.name[:40]}...: File name too long")
 
     # The place
     require_folder(path.parent, option)

@@ -84,13 +84,13 @@ def test_nothing_is_replaced_unasked_nor_computed_where_it_cannot_be_written(lin
     error = refused(*line.format(file).split())
     assert f"{file} already exists; name another file, remove it first, or add --overwrite" in error
     assert file.read_text() == "somebody's own"
-    for name, said in (
-        ("there.odd", "name a file that ends in "),
-        (f"{'x' * 300}{file.suffix}", "File name too long"),
-        (f"photo.png/there{file.suffix}", "not a folder to write to"),
+    for name, said, code in (
+        ("there.odd", "name a file that ends in ", 2),
+        (f"{'x' * 300}{file.suffix}", "File name too long", 1),
+        (f"photo.png/there{file.suffix}", "not a folder to write to", 2),
     ):
         if "{}" in line:
-            assert said in refused(*line.format(name).split())
+            assert said in refused(*line.format(name).split(), code=code)
     assert sorted(place.rglob("*")) == before
     file.unlink()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from argparse import Namespace
 
 from vit.checkpoints import load_model
@@ -13,13 +12,14 @@ from vit.cli.options import load_options
 from vit.cli.outputs import print_json
 from vit.commandline import require_folder
 from vit.errors import one_line
+from vit.isolation import without_warnings
 from vit.load_options import LoadOptions
 
 
 def inspect(options: Namespace) -> int:
     """Print what a checkpoint is; return 2 if it cannot be loaded with these options."""
     # The report has the untrained tensors, so the warning about them is left out
-    with warnings.catch_warnings(action="ignore"):
+    with without_warnings():
         load = LoadOptions(**load_options(options))
         network = read_network(find(options.checkpoint), load)
     properties = facts(network)
@@ -37,7 +37,7 @@ def inspect(options: Namespace) -> int:
 def convert(options: Namespace) -> int:
     """Load a checkpoint, write it, and print what became of each tensor."""
     require_folder(options.out.parent)
-    with warnings.catch_warnings(action="ignore"):
+    with without_warnings():
         model = load_model(options.checkpoint, **load_options(options))
         notes = convert_model(model, options.to, options.out, options.half)
     print(f"{options.out}: {model.origin.format} as {options.to}\n{model.origin.report}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import shlex
 import signal
 import sys
-import warnings
 from argparse import Namespace
 from contextlib import redirect_stdout
 from typing import Any
@@ -19,8 +18,8 @@ from vit.cli.outputs import score_table
 from vit.cli.parsers import command_of
 from vit.config import OBJECTIVES
 from vit.errors import Stopped, one_line, plural
+from vit.isolation import without_warnings
 from vit.mae import Model
-from vit.pretrained import located
 from vit.progress import OptionalStream
 from vit.report.page import write_report
 from vit.report.pictures import draw_pictures
@@ -42,12 +41,9 @@ def run(options: Namespace) -> int:
 
     # what can be refused before anything is loaded
     place = own_place()
-    if not command.resume:
-        # of several processes, one after another: the folder may be this run's already
-        if place.world_size == 1:
-            RunFolder(command.out).refuse_if_taken()
-        if command.config.model.init:
-            located(command.config.model.init)
+    # several processes come one after another: the folder may be this run's already
+    if place.world_size == 1 and not command.resume:
+        RunFolder(command.out).refuse_if_taken()
 
     try:
         # a run that takes hours goes on when whoever read its output has gone
@@ -115,7 +111,7 @@ def load_initial(command: TrainCommand) -> Model:
         options["part"] = "encoder"
 
     # that a decoder or head is new needs no warning in training
-    with warnings.catch_warnings(action="ignore"):
+    with without_warnings():
         return load_model(config.model.init, **options)
 
 

@@ -135,7 +135,13 @@ class Reconstruct(Objective):
         self.contrast = settings.contrast
         self.projector = None
         if self.compares_images:
-            self.projector = Projector(model.encoder.config.embed_dim)
+            # to features (B, 128), where views are compared (SimCLR, Chen et al. 2020)
+            self.projector = nn.Sequential(
+                nn.Linear(model.encoder.config.embed_dim, 512),
+                nn.BatchNorm1d(512),
+                nn.GELU(),
+                nn.Linear(512, 128),
+            )
 
         # the encoder sees the visible patches, the decoder all
         patches = math.prod(config.model.grid_size)
@@ -178,13 +184,6 @@ class Reconstruct(Objective):
         contrast, accuracy = info_nce(projected, TEMPERATURE)
         metrics = {"masked_loss": loss, "contrast": contrast, "pair_accuracy": accuracy}
         return loss + self.contrast * contrast, metrics
-
-
-class Projector(nn.Sequential):
-    """Map features (B, D) to (B, 128), where views are compared (SimCLR, Chen et al. 2020)."""
-
-    def __init__(self, width: int):
-        super().__init__(nn.Linear(width, 512), nn.BatchNorm1d(512), nn.GELU(), nn.Linear(512, 128))
 
 
 def info_nce(projected: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
