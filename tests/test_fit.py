@@ -21,7 +21,7 @@ from vit.errors import SIGNALS, ConfigError, DataError, RunError
 from vit.runs import RunFiles, TrainCommand, read_metrics
 from vit.train import set_up
 from vit.training.distributed import Distributed
-from vit.training.run_folder import RunFolder
+from vit.training.run_folder import RunFolder, saved_states
 from vit.weights import checkpoint_hash
 
 CONFIG = changed(RECONSTRUCT, {"run.save_every": 3, "run.threads": 1})
@@ -118,6 +118,28 @@ def test_an_ended_run_goes_on_as_if_it_had_never_stopped(whole, config, tmp_path
         [line | timeless for line in read_metrics(one.folder.metrics)] for one in (run, whole[0])
     ]
     assert lines[0] == lines[1]
+
+
+def test_a_step_whose_snapshot_fails_is_in_no_state_and_made_again(config, tmp_path, monkeypatch):
+    config = changed(config, {"run.snapshots": 3})
+    write_json = vit.weights.write_json
+
+    def over_quota(path, value):
+        if path.parent.name == "step-00000006":
+            raise OSError(122, "Disk quota exceeded", str(path))
+        write_json(path, value)
+
+    monkeypatch.setattr("vit.weights.write_json", over_quota)
+    with pytest.raises(OSError, match="quota"):
+        fit(config, tmp_path / "run", PAIRS, TEST)
+    assert [path.name for path in saved_states(tmp_path / "run" / "checkpoints")] == [
+        "step-00000003.pt"
+    ]
+    monkeypatch.undo()
+    run = fit(config, tmp_path / "run", PAIRS, TEST, resume=True)
+    snapshots = run.folder.saved_snapshots().values()
+    assert len(snapshots) == 3
+    assert all((folder / "config.json").exists() for folder in snapshots)
 
 
 def test_a_run_that_cannot_go_on_is_refused_and_stays_as_it_is(whole, config, tmp_path, capsys):
