@@ -35,14 +35,13 @@ from torch import Tensor, nn
 
 from studies.analysis.correlation import correlation, partial_correlation, ranks, top_overlap
 from studies.experiment import Experiment, Trained, trained_and_random
-from studies.figures import arms_figure, scatter_figure
+from studies.figures import Panel, arms_figure, scatter_figure
 from studies.tables import Results, Seeds, Table, seeds
 from vit.attention import MultiHeadSelfAttention
 from vit.data.draws import make_generator
 from vit.errors import AttentionError, RunError
 from vit.evaluation.reconstruction import grid_distances, mean_visible
 from vit.figures.attention import attention_figure
-from vit.figures.measures import Panel
 from vit.figures.style import Figure
 from vit.inputs import to_float
 from vit.interpret.capture import AttentionMaps

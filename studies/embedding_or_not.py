@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 
 from studies.experiment import Experiment, trained_and_random
+from studies.figures import Panel, layers_figure
 from studies.tables import Results, Table, seeds
 from vit.encoder import Block, VisionTransformer
-from vit.figures.measures import Panel, layers_figure
 
 OUTPUTS = {"W_Q": "its query", "W_K": "its key", "W_V": "its value"}
 """What each matrix gives."""

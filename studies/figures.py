@@ -1,9 +1,14 @@
-"""What only studies draw: arms, points, shares, relations, patches in other surroundings, pairs of
-patches."""
+"""What only studies draw.
+
+Measures by layer, arms, points, shares, relations, patches in other surroundings, pairs of patches.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, cycle
 from typing import Any
 
 import numpy as np
@@ -11,30 +16,199 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator, NullLocator
+from matplotlib.transforms import ScaledTranslation
 from torch import Tensor
 
 from vit.figures.attention import OUTLINED
-from vit.figures.measures import SERIES, Panel, percent_tick, titled
+from vit.figures.dynamics import MATRICES, SERIES
 from vit.figures.mosaic import Tile, image_bytes, mosaic, outlined, resized, to_bytes
 from vit.figures.style import (
     COLOURS,
     DPI,
+    PALETTE,
+    begin_at,
     canvas_figure,
-    colours_of,
-    legend_below,
-    panel_axes,
+    legend_columns,
+    percent_tick,
     styled,
     text_width,
     titled_figure,
+    wrapped,
 )
 
-DIVERGING = (
-    "PuOr_r"  # purple below 0, orange above: distinct in the common kinds of colour blindness
-)
-
+# purple below 0, orange above: distinct in the common kinds of colour blindness
+DIVERGING = "PuOr_r"
 
 HATCHES = ("", "///", "...", "xxx", "", "\\\\\\")
 """Hatch of each part of a bar."""
+
+
+NAMED = MATRICES | {
+    "position": "position",
+    "its position": "position",
+    "its own patch": "x",
+    "token-specific context": "o",  # what attention adds
+    "its context": "o",
+    "mean of the image": "image",
+    "trained": "trained",
+    "random weights": "untrained",
+    "untrained": "untrained",
+}
+"""What is drawn in a colour of its own, in all charts: name -> meaning in the palette."""
+DASHES = ((2, 2), (7, 2), (1, 3))
+"""Dashes of the reference lines."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A panel of a figure.
+
+    Attributes:
+        title: what is measured.
+        values: what is drawn; see the function that draws it.
+        unit: of the value axis.
+        lines: reference lines, name -> value.
+        share: whether values are shares, written in percent.
+        limits: of the value axis; None, or None above, to fit the values.
+        log: whether that axis is logarithmic.
+    """
+
+    title: str
+    values: Any
+    unit: str = ""
+    lines: Mapping[str, float] = field(default_factory=dict)
+    share: bool = False
+    limits: tuple[float, float | None] | None = None
+    log: bool = False
+
+
+@styled
+def layers_figure(
+    panels: Sequence[Panel],
+    title: str,
+    subtitle: str,
+    places: Sequence[str] | None = None,
+    axis: str = "layer, from 0",
+) -> Figure:
+    """Draw measures from layer to layer.
+
+    Lines show the means over seeds, with bands for their range.
+
+    Panels with the same series and reference lines share one legend below them.
+
+    Args:
+        panels: up to three per row; four in two rows of two. Values: by name, (seeds, layers), nan
+            where there is none.
+        places: names along the horizontal axis, at most 13 of them written; None for 0, 1, ....
+        axis: its label.
+    """
+    # Panels in rows
+    columns = min(len(panels), 3)
+    if len(panels) == 4:
+        columns = 2
+    rows = -(-len(panels) // columns)
+    width = max(3.4 * columns, 6.2) + 0.2
+    room = (width - 0.4) / columns - 0.6  # inches for a title
+    title_lines = max(len(wrapped(panel.title, room * 72, 9)) for panel in panels)
+
+    # One legend for all panels if they have the same entries; a single series needs none
+    entries = [[*panel.values, *panel.lines] for panel in panels]
+    is_shared = all(names == entries[0] for names in entries) and len(panels) > 1
+    across = min(legend_columns(names, width - 0.3 if is_shared else room) for names in entries)
+    legend_height = 0.0
+    if max(map(len, entries)) > 1:
+        legend_height = 0.17 * max(-(-len(names) // across) for names in entries)
+    height = (2.65 + 0.16 * title_lines) * rows + 0.12
+    height += legend_height * (1 if is_shared else rows)
+
+    figure = titled_figure(width, height, title, subtitle)
+    for axes, panel in zip(panel_axes(figure, len(panels), columns), panels, strict=True):
+        titled(axes, panel.title, room)
+        _draw_series(axes, panel)
+        _label_layers(axes, panel, places, axis, room)
+        if legend_height and not is_shared:
+            legend_below(axes, 0.46, ncols=across)
+    if legend_height and is_shared:
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=across)
+    return figure
+
+
+def _draw_series(axes: Axes, panel: Panel) -> None:
+    """Draw each series of a panel: its mean, and the range around it."""
+    # More series than styles begin again with the first
+    styles = zip(cycle(SERIES), colours_of(list(panel.values)), strict=False)
+    for (name, series), ((line, mark), colour) in zip(panel.values.items(), styles, strict=False):
+        # The mean over seeds: nan, where there is no value, does not count
+        values = np.ma.masked_invalid(np.atleast_2d(series))  # (seeds, layers)
+        layers = np.arange(values.shape[1])
+        look: dict[str, Any] = {"linestyle": line, "marker": mark}
+        axes.plot(layers, values.mean(0), color=colour, label=name, **look)
+        # A band from the lowest to the highest seed
+        if len(values) > 1:
+            look = {"color": colour, "alpha": 0.16, "linewidth": 0}
+            axes.fill_between(layers, values.min(0), values.max(0), **look)
+
+    # Reference lines are grey, and told apart by their dashes
+    for (name, value), dashes in zip(panel.lines.items(), cycle(DASHES), strict=False):
+        look = {"color": COLOURS.quiet, "linewidth": 1.2, "linestyle": (0, dashes)}
+        axes.axhline(value, label=name, **look)
+
+
+def _label_layers(
+    axes: Axes, panel: Panel, places: Sequence[str] | None, axis: str, room: float
+) -> None:
+    """Label both axes of a panel of `room` inches, and as many layers as fit: at most 13."""
+    count = max(np.atleast_2d(series).shape[1] for series in panel.values.values())
+    # Numbers of layers, or their names
+    if places is None:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12, min_n_ticks=1))
+    else:
+        widest = max(text_width(place, 7.5) for place in places[:count]) + 6
+        step = -(-count // max(min(int(room * 72 / widest), 13), 1))
+        axes.set_xticks(range(0, count, step), places[:count:step])
+    if panel.limits:
+        low, high = panel.limits
+        begin_at(axes, low)
+        axes.set_ylim(top=high)
+    if panel.share:
+        axes.yaxis.set_major_formatter(percent_tick)
+    axes.set(xlabel=axis, ylabel=panel.unit)
+
+
+def titled(axes: Axes, title: str, room: float) -> None:
+    """Write a panel's title in lines of `room` inches."""
+    axes.set_title("\n".join(wrapped(title, room * 72, 9)))
+
+
+def colours_of(names: Sequence[str]) -> list[str]:
+    """Return the colour of each series of a chart: that of `NAMED`, else the next free one."""
+    named = [PALETTE[NAMED[name]] if name in NAMED else None for name in names]
+    free = chain(
+        (colour for colour in COLOURS.series if colour not in named), cycle(COLOURS.series)
+    )
+    return [colour or next(free) for colour in named]
+
+
+def panel_axes(figure: Figure, count: int, columns: int, **options: Any) -> list[Axes]:
+    """Return the axes of `count` panels, in rows of `columns`."""
+    axes = figure.subplots(math.ceil(count / columns), columns, squeeze=False, **options).ravel()
+    for unused in axes[count:]:
+        unused.set_visible(False)
+    return list(axes[:count])
+
+
+def legend_below(axes: Axes, down: float, **options: Any) -> None:
+    """Draw a legend `down` inches below a panel: inside, it would cover what is drawn."""
+    # From the lower left corner of the panel, in inches
+    below = axes.transAxes + ScaledTranslation(-0.05, -down, axes.figure.dpi_scale_trans)
+    axes.legend(
+        loc="upper left",
+        bbox_to_anchor=(0, 0),
+        bbox_transform=below,
+        borderaxespad=0,
+        borderpad=0,
+        **options,
+    )
 
 
 def bare(axes: Axes) -> None:

@@ -21,10 +21,9 @@ whole.
 from __future__ import annotations
 
 from studies.experiment import SCORES, USUAL, Experiment, over_seeds
-from studies.figures import arms_figure
+from studies.figures import Panel, arms_figure
 from studies.tables import Results, Seeds, Table, seeds
 from vit.evaluation.features import knn_accuracy, pixel_features
-from vit.figures.measures import Panel
 
 COMPARED = (
     USUAL,

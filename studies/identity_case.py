@@ -32,10 +32,10 @@ from studies.analysis.logits import (
     symmetry,
 )
 from studies.experiment import IDENTITY, SCORES, Experiment, Trained, over_seeds, trained_and_random
+from studies.figures import Panel, layers_figure
 from studies.tables import Results, Seeds, Table, seeds
 from vit.encoder import VisionTransformer
 from vit.figures import attention_figure
-from vit.figures.measures import Panel, layers_figure
 from vit.figures.style import Figure
 from vit.inputs import to_float
 from vit.interpret import AttentionMaps, attention_entropy

@@ -42,12 +42,11 @@ from studies.analysis.logits import (
     variance_parts,
 )
 from studies.experiment import Experiment, Trained, trained_and_random
-from studies.figures import pairs_figure, shares_figure
+from studies.figures import Panel, layers_figure, pairs_figure, shares_figure
 from studies.tables import Results, Seeds, Table, seeds
 from vit.encoder import Block, VisionTransformer
 from vit.errors import RunError
 from vit.evaluation.reconstruction import grid_distances
-from vit.figures.measures import Panel, layers_figure
 from vit.figures.style import Figure
 from vit.patches import patchify, unpatchify
 

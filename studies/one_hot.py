@@ -23,9 +23,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from studies.experiment import Experiment, Trained
+from studies.figures import Panel, layers_figure
 from studies.kinds import clusters
 from studies.tables import Results, Table, seeds
-from vit.figures.measures import Panel, layers_figure
 from vit.mae import masked_patch_loss
 from vit.patches import patchify, unpatchify
 

@@ -20,13 +20,13 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from studies.figures import bare
+from studies.figures import bare, panel_axes
 from vit.atomic import make_folder, write_text
 from vit.checkpoints import load_model
 from vit.commandline import start
 from vit.encoder import Block, VisionTransformer
 from vit.figures import save_figure
-from vit.figures.style import PALETTE, panel_axes, styled, titled_figure
+from vit.figures.style import PALETTE, styled, titled_figure
 from vit.inputs import to_float
 from vit.scenes import draw_scenes
 

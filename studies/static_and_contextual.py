@@ -31,7 +31,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from studies.experiment import Experiment, Trained, trained_and_random
-from studies.figures import pasted_figure, shares_figure
+from studies.figures import Panel, pasted_figure, shares_figure
 from studies.kinds import BATCH, CLEAR, drawn_scenes, require_parts, residual_stream
 from studies.tables import Results, Seeds, Table, seeds
 from vit.config import ModelConfig
@@ -39,7 +39,6 @@ from vit.data.draws import make_generator
 from vit.data.images import evenly_spaced
 from vit.encoder import VisionTransformer
 from vit.errors import RunError
-from vit.figures.measures import Panel
 from vit.figures.style import Figure
 from vit.patches import patchify, unpatchify
 from vit.scenes import CLASS_NAMES, PART_NAMES, SCENES_OF_CLASS

@@ -41,7 +41,7 @@ from torch import Tensor
 
 from studies.analysis.correlation import association
 from studies.experiment import Experiment
-from studies.figures import arms_figure, relations_figure
+from studies.figures import Panel, arms_figure, layers_figure, relations_figure
 from studies.kinds import (
     ALONE,
     TOGETHER,
@@ -53,7 +53,6 @@ from studies.kinds import (
 )
 from studies.tables import Results, Seeds, Table, seeds
 from vit.config import Config
-from vit.figures.measures import Panel, layers_figure
 from vit.figures.style import Figure
 
 SHUFFLED = ("shuffled across images", "shuffled within images")

@@ -32,9 +32,8 @@ import torch
 from torch import Tensor
 
 from studies.experiment import USUAL, Experiment, Trained
-from studies.figures import arms_figure
+from studies.figures import Panel, arms_figure
 from studies.tables import Results, Seeds, Table, seeds
-from vit.figures.measures import Panel
 from vit.figures.style import Figure
 from vit.isolation import eval_mode
 from vit.mae import MaskedAutoencoder

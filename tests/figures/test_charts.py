@@ -11,10 +11,10 @@ from tiny import seeded
 
 from vit.figures.classification import confusion_figure, reliability_figure
 from vit.figures.curves import Curve, curves_figure
-from vit.figures.dynamics import DECADES, QUANTITIES, dynamics_figure
+from vit.figures.dynamics import DECADES, MATRICES, QUANTITIES, dynamics_figure
 from vit.figures.images import reconstruction_figure
-from vit.figures.measures import Panel, layers_figure
-from vit.figures.style import COLOURS, NAMED, PALETTE
+from vit.figures.measures import heads_figure
+from vit.figures.style import COLOURS, PALETTE
 
 STEPS = torch.tensor([1, 2, 4, 8, 16, 20, 40, 60])
 NAMES = ("W_Q", "W_K", "W_V", "W_O", "MLP", "W_E", "positions", "head")
@@ -30,27 +30,14 @@ def courses():
     return found
 
 
-def test_layers_show_the_mean_over_seeds_and_its_range():
-    values = np.array([[0.0, 1.0, 2.0], [2.0, 3.0, 4.0]])
-    figure = layers_figure(
-        [Panel("x", {"a": values, "b": values[0]}, lines={"chance": 0.5})], "Title", "sub"
-    )
-    (axes,) = figure.axes
-    assert [list(line.get_ydata()) for line in axes.lines] == [[1, 2, 3], [0, 1, 2], [0.5, 0.5]]
-    (band,) = axes.collections
-    assert band.get_paths()[0].get_extents().intervaly.tolist() == [0, 4]
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["a", "b", "chance"]
-
-
 def test_each_head_is_a_dot_where_its_value_is():
     given = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, float("nan")]])
-    panel = Panel("", {"mean": given.T}, "pixels", {"uniform": 6.0}, limits=(0, None))
-    axes = layers_figure([panel], "Title", "subtitle", dots="a head").axes[0]
+    axes = heads_figure([("", given, "pixels", 6.0)], [2, 3], "Title", "subtitle").axes[0]
     lines = {line.get_label(): line.get_xydata() for line in axes.lines}
     dots = lines["a head"]
-    assert np.allclose(dots[~np.isnan(dots[:, 1])], [[0, 1], [0, 2], [0, 3], [1, 4], [1, 5]])
-    assert np.allclose(lines["mean"], [[0, 2], [1, 4.5]])
-    assert np.allclose(lines["uniform"][:, 1], 6)
+    assert np.allclose(dots[~np.isnan(dots[:, 1])], [[2, 1], [2, 2], [2, 3], [3, 4], [3, 5]])
+    assert np.allclose(lines["mean of the heads"], [[2, 2], [3, 4.5]])
+    assert np.allclose(lines["uniform attention"][:, 1], 6)
     assert axes.get_ylim() == pytest.approx((0, 1.05 * 6))  # nothing is cut
 
 
@@ -60,7 +47,7 @@ def test_a_single_value_is_seen():
     figures = [
         curves_figure([step], [Curve("loss", "loss")], "", ""),
         dynamics_figure(STEPS[:1], once, "", ""),
-        layers_figure([Panel("x", {"mean": np.array([[1.0], [2.0]])})], "", "", dots="a head"),
+        heads_figure([("x", torch.tensor([[1.0, 2.0]]), "", None)], [4], "", ""),
     ]
     for line in [line for figure in figures for axes in figure.axes for line in axes.lines]:
         assert line.get_marker() not in ("", "None"), line
@@ -119,8 +106,8 @@ def test_a_line_of_dynamics_is_the_mean_over_layers_and_told_from_all_others(cou
             assert np.allclose(line.get_ydata(), courses[name][quantity].numpy().mean(1))
             assert list(line.get_xdata()) == STEPS.tolist()
             # its colour on every page
-            if name in NAMED:
-                assert line.get_color() == PALETTE[NAMED[name]]
+            if name in MATRICES:
+                assert line.get_color() == PALETTE[MATRICES[name]]
         looks = {(line.get_color(), str(line.get_linestyle())) for line in axes.lines}
         assert len(looks) == len(NAMES)
 

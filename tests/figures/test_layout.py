@@ -17,7 +17,9 @@ from matplotlib.text import Text
 from tiny import seeded
 
 from studies.figures import (
+    Panel,
     arms_figure,
+    layers_figure,
     pairs_figure,
     pasted_figure,
     relations_figure,
@@ -25,9 +27,8 @@ from studies.figures import (
     shares_figure,
 )
 from vit import figures as draw
-from vit.figures import Curve, Panel, save_figure
+from vit.figures import Curve, save_figure
 from vit.figures.dynamics import QUANTITIES
-from vit.figures.measures import layers_figure
 from vit.figures.style import (
     COLOURS,
     fitted,
@@ -120,6 +121,11 @@ FIGURES = {
     ),
     "four panels of layers": lambda: layers_figure(
         [Panel("gradient " * 9, dict.fromkeys(NAMED, rand(3, 5)), "share", {"W_E": 0.1})] * 4, *T
+    ),
+    "heads": lambda: draw.heads_figure(
+        [("mean distance to the patches attended to", rand(6, 3), "pixels", 0.5)] * 2,
+        range(6),
+        *T,
     ),
     "arms in two rows": lambda: arms_figure(
         ["one", "other"],

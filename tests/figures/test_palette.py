@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from vit.figures.style import DARK_PALETTE, NAMED, PALETTE, PALETTE_FILE, colours_of
+from studies.figures import NAMED, colours_of
+from vit.figures.style import DARK_PALETTE, PALETTE, PALETTE_FILE
 
 ROOT = Path(__file__).parents[2]
 PLACES = ("vit", "studies", "docs", "notebooks", "examples", "bench", "mkdocs.yml")

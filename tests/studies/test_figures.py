@@ -6,14 +6,27 @@ import numpy as np
 import pytest
 
 from studies.figures import (
+    Panel,
     arms_figure,
+    layers_figure,
     relations_figure,
     seriated,
     shares_figure,
 )
-from vit.figures import Panel
 
 NAMES = ["a", "x", "b", "y", "c"]
+
+
+def test_layers_show_the_mean_over_seeds_and_its_range():
+    values = np.array([[0.0, 1.0, 2.0], [2.0, 3.0, 4.0]])
+    figure = layers_figure(
+        [Panel("x", {"a": values, "b": values[0]}, lines={"chance": 0.5})], "Title", "sub"
+    )
+    (axes,) = figure.axes
+    assert [list(line.get_ydata()) for line in axes.lines] == [[1, 2, 3], [0, 1, 2], [0.5, 0.5]]
+    (band,) = axes.collections
+    assert band.get_paths()[0].get_extents().intervaly.tolist() == [0, 4]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["a", "b", "chance"]
 
 
 def test_arms_show_means_and_what_seeds_differ_by_and_leave_gaps():

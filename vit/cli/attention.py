@@ -22,7 +22,7 @@ from vit.figures.attention import (
     patch_colours_figure,
     strongest_figure,
 )
-from vit.figures.measures import Panel, layers_figure
+from vit.figures.measures import heads_figure
 from vit.interpret import attention_distance, attention_statistics, top_mass_mask
 from vit.interpret.capture import Patch, Query
 from vit.interpret.geometry import usual_query
@@ -308,26 +308,20 @@ def draw_distance(options: Namespace, subject: ModelWithImages) -> Picture:
     tokens = subject.geometry.num_tokens
     uniform = torch.full((1, 1, tokens, tokens), 1 / tokens)
     far = float(attention_distance(uniform, subject.geometry))
-    panels = []
-    for title, values, unit, even in (
-        ("mean distance to the patches attended to", statistics.distance, "pixels", far),
-        ("entropy of the weights", statistics.entropy, "bits", math.log2(tokens)),
-    ):
-        series = {"mean of the heads": values.T.numpy()}
-        lines = {"uniform attention": even}
-        panels.append(Panel(title, series, unit, lines, limits=(0, None)))
+    distance = "mean distance to the patches attended to"
 
     # A figure by depth, with a dot for each head
     images = plural(statistics.images, "image")
     notes = f"mean over {images} and all query patches; attention on prefix tokens has no distance"
     notes += " and is left out"
-    figure = layers_figure(
-        panels,
+    figure = heads_figure(
+        [
+            (distance, statistics.distance, "pixels", far),
+            ("entropy of the weights", statistics.entropy, "bits", math.log2(tokens)),
+        ],
+        statistics.layers.tolist(),
         "Attention distance and entropy of each head",
         f"{subject.caption} · {notes}",
-        [str(number) for number in statistics.layers.tolist()],
-        "layer",
-        dots="a head",
     )
     arrays = {
         "images": statistics.images,

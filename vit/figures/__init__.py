@@ -20,7 +20,7 @@ _MODULES = {
     "dynamics": ("dynamics_figure",),
     "explore": ("ExploredImage", "Moment", "explore_page"),
     "images": ("mistakes_figure", "reconstruction_figure", "sheet_figure"),
-    "measures": ("Panel", "layers_figure"),
+    "measures": ("heads_figure",),
     "style": ("png_of", "save_figure"),
 }
 """The names of each module."""

@@ -11,8 +11,7 @@ from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from vit.figures.measures import percent_tick
-from vit.figures.style import COLOURS, fitted, styled, text_width, titled_figure
+from vit.figures.style import COLOURS, fitted, percent_tick, styled, text_width, titled_figure
 
 MOST_WRITTEN = 20
 """Most classes for which a confusion matrix names its classes and writes out its cells."""

@@ -11,11 +11,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from vit.figures.measures import percent_tick
 from vit.figures.style import (
     COLOURS,
     begin_at,
     line_look,
+    percent_tick,
     styled,
     titled_figure,
 )

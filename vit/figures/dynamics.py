@@ -10,10 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 from torch import Tensor
 
-from vit.figures.measures import SERIES
 from vit.figures.style import (
     COLOURS,
-    NAMED,
     PALETTE,
     legend_columns,
     line_look,
@@ -23,6 +21,10 @@ from vit.figures.style import (
 
 Courses = Mapping[str, Mapping[str, Tensor]]
 """Name of a matrix -> name of a quantity -> (records, layers)."""
+SERIES = (("-", "o"), ("--", "s"), ("-.", "^"), (":", "D"), ((0, (6, 1)), "v"))
+"""Line and mark of each series: distinct in black and white too. The colours are the style's."""
+MATRICES = {"W_E": "x", "W_Q": "q", "W_K": "k", "W_V": "v", "W_O": "o", "positions": "position"}
+"""The matrices with a colour of their own, as everywhere: name -> meaning in the palette."""
 QUANTITIES = {
     "gradient_norm": "gradient, before clipping",
     "drift": "distance from the start, relative to its size",
@@ -59,8 +61,8 @@ def dynamics_figure(steps: Tensor, courses: Courses, title: str, subtitle: str) 
             # A matrix has its own colour, as everywhere; those without one are grey
             line, mark = SERIES[number % len(SERIES)]
             colour = COLOURS.quiet
-            if name in NAMED:
-                colour = PALETTE[NAMED[name]]
+            if name in MATRICES:
+                colour = PALETTE[MATRICES[name]]
             means = courses[name][quantity].mean(1).numpy()
             look = line_look(len(means), line, mark)
             axes.plot(steps.numpy(), means, color=colour, label=names[name], **look)

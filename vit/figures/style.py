@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache, wraps
-from itertools import chain, cycle
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ParamSpec
@@ -26,7 +25,6 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, fontManager
 from matplotlib.style import context
 from matplotlib.textpath import text_to_path
-from matplotlib.transforms import ScaledTranslation
 
 from vit.atomic import replacing
 
@@ -48,24 +46,6 @@ def read_palette(css: str) -> tuple[dict[str, str], dict[str, str]]:
 
 PALETTE, DARK_PALETTE = read_palette(PALETTE_FILE.read_text(encoding="utf-8"))
 """A colour by its meaning, `PALETTE["q"]` that of queries and W_Q, on a light page."""
-NAMED = {
-    "W_E": "x",
-    "W_Q": "q",
-    "W_K": "k",
-    "W_V": "v",
-    "W_O": "o",
-    "position": "position",
-    "positions": "position",
-    "its position": "position",
-    "its own patch": "x",
-    "token-specific context": "o",  # what attention adds
-    "its context": "o",
-    "mean of the image": "image",
-    "trained": "trained",
-    "random weights": "untrained",
-    "untrained": "untrained",
-}
-"""What is drawn in a colour of its own, in all charts: name -> meaning in the palette."""
 COLOURS = SimpleNamespace(
     paper="white",
     ink=PALETTE["ink"],
@@ -124,15 +104,6 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
         return figure
 
     return draw_in_style
-
-
-def colours_of(names: Sequence[str]) -> list[str]:
-    """Return the colour of each series of a chart: that of `NAMED`, else the next free one."""
-    named = [PALETTE[NAMED[name]] if name in NAMED else None for name in names]
-    free = chain(
-        (colour for colour in COLOURS.series if colour not in named), cycle(COLOURS.series)
-    )
-    return [colour or next(free) for colour in named]
 
 
 # --- Figures under a heading ---------------------------------------------------------------------
@@ -205,14 +176,6 @@ def canvas_figure(pixels: np.ndarray, title: str, subtitle: str) -> tuple[Figure
     return figure, axes
 
 
-def panel_axes(figure: Figure, count: int, columns: int, **options: Any) -> list[Axes]:
-    """Return the axes of `count` panels, in rows of `columns`."""
-    axes = figure.subplots(math.ceil(count / columns), columns, squeeze=False, **options).ravel()
-    for unused in axes[count:]:
-        unused.set_visible(False)
-    return list(axes[:count])
-
-
 def line_look(count: int, line: Any = "-", mark: str = "o") -> dict[str, Any]:
     """Return the look of a curve of `count` values: a single one has no line, and is a mark."""
     if count < 2:
@@ -226,6 +189,11 @@ def begin_at(axes: Axes, low: float) -> None:
     axes.update_datalim([(0, low)], updatex=False)
     axes.autoscale_view(scalex=False)
     axes.set_ylim(bottom=low)
+
+
+def percent_tick(share: float, _: float = 0) -> str:
+    """Return a share as the label of a tick, with only the digits it needs: "5%", "42.5%"."""
+    return f"{round(100 * share, 6):g}%"
 
 
 # --- Text that fits ------------------------------------------------------------------------------
@@ -280,20 +248,6 @@ def legend_columns(names: Sequence[str], width: float, size: float = 7.5) -> int
     most = min(max(int(width * 72 / widest), 1), len(names))
     # Lines of equal length
     return math.ceil(len(names) / math.ceil(len(names) / most))
-
-
-def legend_below(axes: Axes, down: float, **options: Any) -> None:
-    """Draw a legend `down` inches below a panel: inside, it would cover what is drawn."""
-    # From the lower left corner of the panel, in inches
-    below = axes.transAxes + ScaledTranslation(-0.05, -down, axes.figure.dpi_scale_trans)
-    axes.legend(
-        loc="upper left",
-        bbox_to_anchor=(0, 0),
-        bbox_transform=below,
-        borderaxespad=0,
-        borderpad=0,
-        **options,
-    )
 
 
 def png_of(figure: Figure) -> bytes:
