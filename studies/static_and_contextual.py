@@ -55,7 +55,7 @@ TERMS: dict[str, list[tuple[str, ...]]] = {  # of the variance of patches at pla
     "mean of the image": [("image",)],
     "patch with position": [("patch", "place")],
 }
-WHEEL, BALL = "wheel", "ball"  # a ball is drawn by the wheel's code, see vit.scenes.LOOK_ALIKES
+WHEEL, BALL = "wheel", "ball"  # a ball is drawn by the wheel's code, see vit.scenes
 HOME, STREET, ELSEWHERE = "home", "another street", ("meadow", "sea", "air")
 OTHERS = (STREET, *ELSEWHERE)
 GROUPS = {scene: slice(i, i + 1) for i, scene in enumerate(OTHERS)} | {
@@ -242,7 +242,7 @@ def street_wheels(model: ModelConfig, count: int) -> Cases:
     for scene in ("street", *ELSEWHERE):
         classes = []
         for label, name in enumerate(CLASS_NAMES):
-            if SCENES_OF_CLASS[name] == (scene,):
+            if SCENES_OF_CLASS[name] == {scene}:
                 classes.append(label)
         indices[scene] = torch.isin(labels, torch.tensor(classes)).nonzero()[:, 0]
 

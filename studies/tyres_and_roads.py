@@ -58,7 +58,7 @@ from vit.figures.style import Figure
 SHUFFLED = ("shuffled across images", "shuffled within images")
 ROAD, GRASS = "road", "grass"
 WHEEL = "wheel"
-# Drawn by the wheel's code: vit.scenes.LOOK_ALIKES
+# Drawn by the wheel's code: see vit.scenes
 BALL = "ball"
 BUOY = "buoy"
 AXIS = "blocks passed (0: the static embedding)"
