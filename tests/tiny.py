@@ -225,3 +225,15 @@ def rendered(figure: Figure) -> np.ndarray:
     with style():
         canvas.draw()
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()
+
+
+def weights_of(codes: Tensor) -> Tensor:
+    """uint8 codes (..., N) of `vit explore` -> float64 weights (..., N), as its page reads them: rows sum to 1, a zero stays zero."""
+    exact = codes.to(torch.float64)
+    # One shift for all nonzero codes of a row: the root of a quadratic equation
+    nonzero = exact > 0
+    count = nonzero.sum(-1, keepdim=True)
+    total = exact.sum(-1, keepdim=True)
+    squares = (exact**2).sum(-1, keepdim=True)
+    shift = ((total**2 - count * (squares - 255**2)).sqrt() - total) / count
+    return torch.where(nonzero, ((exact + shift) / 255) ** 2, 0.0)

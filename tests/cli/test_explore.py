@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tiny import CPU, captured
+from tiny import CPU, captured, weights_of
 
 from vit.evaluation.reconstruction import reconstruct
-from vit.figures import explore
 
 
 def read_page(path):
@@ -33,7 +32,7 @@ def read_page(path):
 def weights_in(codes, start, layers, heads, tokens):
     """Weights (layers, heads, tokens, tokens) as the page reads them."""
     count = layers * heads * tokens**2
-    return explore.weights_of(codes[start : start + count].view(layers, heads, tokens, tokens))
+    return weights_of(codes[start : start + count].view(layers, heads, tokens, tokens))
 
 
 @pytest.mark.parametrize("name", ["encoder", "plain"])

@@ -15,11 +15,11 @@ from selenium import webdriver
 from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select, WebDriverWait
-from tiny import seeded
+from tiny import seeded, weights_of
 
 from vit.errors import UserError
-from vit.figures import ExploredImage, Moment, explore_page
-from vit.figures.explore import codes_of, opening, weights_of
+from vit.figures import Moment, explore_page
+from vit.figures.explore import codes_of, opening
 from vit.interpret import attention_rollout
 
 HOSTILE = [
@@ -48,24 +48,30 @@ def example(
     draws = seeded(7)
     tokens = prefix + rows * columns
     pixels = torch.randint(0, 256, (images, 3, 4 * rows, 4 * columns), generator=draws).byte()
-    hidden = torch.rand(images, *grid, generator=draws) < 0.6
+    ranks = torch.rand(images, rows * columns, generator=draws).argsort().argsort()
+    hidden = (ranks < round(0.6 * rows * columns)).view(images, *grid) if masked else None
+    visible = tokens - (int(hidden[0].sum()) if masked else 0)
 
-    def explored(moment: int, i: int) -> ExploredImage:
-        visible, seed = tokens, 1000 * moment + 100 * i
-        more = {}
+    def moment(number: int) -> Moment:
+        seeds = [1000 * number + 100 * i for i in range(images)]
+        weights, decoder, filled = {}, {}, None
+        for layer in range(layers):
+            weights[layer] = torch.stack(
+                [attention(heads, visible, seed + layer) for seed in seeds]
+            )
         if masked:
-            visible -= int(hidden[i].sum())
-            decoder = {n: attention(heads + 1, tokens, seed + 50 + n) for n in range(2)}
-            filled = (255 - pixels[i]) // (moment + 1)
-            more = dict(hidden=hidden[i], decoder=decoder, filled=filled)
-        weights = {layer: attention(heads, visible, seed + layer) for layer in range(layers)}
-        return ExploredImage(f"image {i}", pixels[i], weights, **more)
+            for layer in range(2):
+                decoder[layer] = torch.stack(
+                    [attention(heads + 1, tokens, seed + 50 + layer) for seed in seeds]
+                )
+            filled = (255 - pixels) // (number + 1) / 255
+        return Moment(f"epoch {number}", weights, decoder, filled)
 
     return dict(
-        moments=[
-            Moment(f"epoch {moment}", [explored(moment, i) for i in range(images)])
-            for moment in range(moments)
-        ],
+        moments=[moment(number) for number in range(moments)],
+        names=[f"image {i}" for i in range(images)],
+        images=pixels,
+        hidden=hidden,
         title="A title",
         facts=[("model", "a small one")],
         grid_size=grid,
@@ -77,7 +83,7 @@ def example(
 
 def page_of(arguments: dict, **changes) -> str:
     arguments = arguments | changes
-    return explore_page(arguments.pop("moments"), **arguments)
+    return explore_page(**arguments)
 
 
 # ---- The coding ------------------------------------------------------------------------------------------------------
@@ -105,9 +111,7 @@ def test_codes_keep_row_sums_and_are_off_by_less_than_a_step(weights):
 
 
 def test_a_page_that_is_too_large_is_refused():
-    with pytest.raises(
-        UserError, match=r"above 0\.01 MB; leave out some of its 2 layers, 1 images"
-    ):
+    with pytest.raises(UserError, match=r"above 0\.01 MB; leave out some of its 2 layers"):
         page_of(example(), limit=10_000)
 
 
@@ -121,13 +125,12 @@ def test_the_page_opens_on_the_most_concentrated_head_that_follows_the_image():
         for keys in (patches, patches[20].expand(36, -1), patches[seeks].mean(0).expand(36, -1)):
             heads.append(torch.full((37, 37), 1 / 37))
             heads[-1][1:] = torch.cat([torch.full((36, 1), 0.05), 0.95 * keys], dim=1)
-        own, place, thing = (head[None] for head in heads)
-        weights = {0: torch.cat([own, own]), 1: torch.cat([place, thing])}
-        shown.append(ExploredImage("", torch.zeros(3, 6, 6).byte(), weights))
-    assert opening(shown, 1, (6, 6)) == (1, 1)
+        shown.append(torch.stack(heads))
+    own, place, thing = torch.stack(shown).split(1, dim=1)
+    layers = {0: torch.cat([own, own], 1), 1: torch.cat([place, thing], 1)}
+    assert opening(layers, 1, (6, 6)) == (1, 1)
     # none qualifies: the mean of the last layer
-    alike = [replace(image, weights={0: image.weights[0]}) for image in shown]
-    assert opening(alike, 1, (6, 6)) == (0, -1)
+    assert opening({0: layers[0]}, 1, (6, 6)) == (0, -1)
 
 
 # ---- In the browser --------------------------------------------------------------------------------------------------
@@ -250,7 +253,7 @@ def test_pixels_are_the_numbers(page, geometry):
     arguments = example(**geometry)
     rows, columns = grid = arguments["grid_size"]
     prefix = arguments["class_token"] + arguments["registers"]
-    given = arguments["moments"][0].images[0].weights
+    given = {n: weights[0] for n, weights in arguments["moments"][0].weights.items()}
     page.open(arguments)
     for layer, head, row, column in ((1, 0, 0, 0), (0, 1, rows - 1, columns - 1)):
         token = prefix + row * columns + column
@@ -309,12 +312,12 @@ def test_pointer_and_keys_choose_the_query_layer_and_head(page):
 
 def test_masked_model(page):
     arguments = example(grid=(4, 6), masked=True, registers=1)
-    image = arguments["moments"][0].images[0]
-    hidden = image.hidden.numpy()
+    moment = arguments["moments"][0]
+    hidden = arguments["hidden"][0].numpy()
     row, column = np.argwhere(~hidden)[1]
     page.open(arguments, f"#part=encoder&layer=1&head=1&query={row},{column}")
     shares = np.full((2, 4, 6), math.nan)
-    shares[:, ~hidden] = decoded(image.weights[1])[:, 2 + 1, 2:]
+    shares[:, ~hidden] = decoded(moment.weights[1][0])[:, 2 + 1, 2:]
     assert_drawn(page.drawn(), shares[1], np.nanmax(shares))
     row, column = np.argwhere(hidden)[1]
     page.follow(f"part=encoder&layer=1&head=1&query={row},{column}")
@@ -323,12 +326,12 @@ def test_masked_model(page):
 
     # The decoder asks from it
     page.follow(f"part=decoder&layer=1&head=2&query={row},{column}")
-    shares = decoded(image.decoder[1])[:, 2 + row * 6 + column, 2:].reshape(3, 4, 6)
+    shares = decoded(moment.decoder[1][0])[:, 2 + row * 6 + column, 2:].reshape(3, 4, 6)
     assert_drawn(page.drawn(), shares[2], shares.max())
     on_visible = float(re.search(r"([\d.]+)% is on visible", page.text("note"))[1])
     assert on_visible == pytest.approx(100 * shares[2][~hidden].sum(), abs=0.06)
 
-    pixels = image.image.permute(1, 2, 0).numpy()
+    pixels = arguments["images"][0].permute(1, 2, 0).numpy()
     covered = hidden.repeat(4, axis=0).repeat(4, axis=1)
     for shown, expected in (("original", pixels), ("filled", 255 - pixels), ("seen", pixels)):
         page.driver.find_element(By.CSS_SELECTOR, f"input[value={shown}]").click()
@@ -344,17 +347,16 @@ def test_training_slider(page):
     assert page.text("moment-name") == "epoch 2"  # the end comes first
     for moment, keys in ((0, [Keys.HOME]), (1, [Keys.ARROW_RIGHT]), (2, [Keys.END])):
         page["moment"].send_keys(*keys)
-        shares = decoded(arguments["moments"][moment].images[0].weights[1])[:, 1, 1:]
+        shares = decoded(arguments["moments"][moment].weights[1][0])[:, 1, 1:]
         assert_drawn(page.drawn(), shares[0].reshape(8, 8), shares.max())
         assert page.text("moment-name") == f"epoch {moment}"
 
 
 def test_hostile_names_stay_text(page):
     arguments = example(images=len(HOSTILE))
-    images = arguments["moments"][0].images
-    named = [replace(image, name=name) for image, name in zip(images, HOSTILE, strict=True)]
     arguments |= dict(
-        moments=[Moment(HOSTILE[0], named)] * 2,
+        moments=[replace(arguments["moments"][0], name=HOSTILE[0])] * 2,
+        names=HOSTILE,
         title=" ".join(HOSTILE),
         facts=[(name, name) for name in HOSTILE],
     )
@@ -395,7 +397,7 @@ def test_the_keyboard_alone_reaches_every_control(page):
 
 def test_it_opens_where_it_is_told_and_passes_over_what_is_not_there(page):
     arguments = example(layers=3, heads=3)
-    layer, head = opening(arguments["moments"][0].images, 1, (8, 8))
+    layer, head = opening(arguments["moments"][0].weights, 1, (8, 8))
     page.open(arguments)
     shown = page.text("sentence")
     assert shown.startswith(f"layer {layer}, head {head}, patch row 4 column 4")
@@ -408,7 +410,7 @@ def test_it_opens_where_it_is_told_and_passes_over_what_is_not_there(page):
 def test_the_map_over_the_image_is_as_opaque_as_a_share_is_high_and_the_slider_thins_it(page):
     arguments = example(layers=1)
     page.open(arguments, "#layer=0&head=1&query=2,2&over=1&opacity=100")
-    shares = decoded(arguments["moments"][0].images[0].weights[0])[:, 1 + 18, 1:].reshape(2, 8, 8)
+    shares = decoded(arguments["moments"][0].weights[0][0])[:, 1 + 18, 1:].reshape(2, 8, 8)
     full = page.pixels("picture-map")[..., 3].astype(int)
     assert np.abs(full - 230 * shares[1] / shares.max()).max() <= 0.5 + 1e-3
     page.run("document.getElementById('opacity').focus()")
@@ -448,7 +450,7 @@ def test_a_saved_picture_holds_all_of_its_words_and_says_what_it_shows(page):
     arguments["moments"] = [
         replace(moment, name="\U0001f409 " * 40 + moment.name) for moment in arguments["moments"]
     ]
-    row, column = np.argwhere(~arguments["moments"][0].images[0].hidden.numpy())[0]
+    row, column = np.argwhere(~arguments["hidden"][0].numpy())[0]
     page.open(arguments)
     start = f"part=encoder&layer=1&head=0&mode=row&image=0&moment=0&query={row},{column}"
     changes = (

@@ -9,20 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from vit.atomic import make_folder, write_npz, write_text
 from vit.cli.attention import load_with_images
 from vit.cli.options import load
 from vit.commandline import PAGE, output_file, require_free
-from vit.errors import RunError, UserError, one_line, plural
-from vit.figures.explore import ExploredImage, Moment, explore_page
+from vit.errors import RunError, one_line, plural
+from vit.figures.explore import Moment, explore_page
 from vit.interpret import AttentionMaps, in_grid_order
 from vit.look.subject import ModelWithImages, model_caption, photo_of
 from vit.progress import track
 from vit.runs import RunFiles
-
-ADVICE = "lower --layers or --count, leave out the decoder (--part encoder) or --snapshots"
 
 
 def run(options: Namespace) -> int:
@@ -47,85 +44,65 @@ def run(options: Namespace) -> int:
     subject = load_with_images(options, last)
     if options.mask is not None:
         subject = subject.with_mask(options.mask, options.seed)
-    arrays: dict[str, Any] = {"images": subject.pixels, "names": subject.names}
-    if subject.mask is not None:
-        arrays["hidden"] = subject.masked
-
     # A moment for each snapshot, loaded one after the other; the model alone has no name
     moments = []
     if not snapshots:
-        moments.append(explore(subject, "", options.layers, arrays))
-    else:
-        arrays["moments"] = list(snapshots)
+        moments.append(explore(subject, "", options.layers))
     for name, path in track(snapshots.items(), "explore", unit=" snapshots"):
-        model = load(options, path)
-        suffix = f"_moment{len(moments)}"
-        snapshot = replace(subject, model=model)
-        moments.append(explore(snapshot, name, options.layers, arrays, suffix))
+        snapshot = replace(subject, model=load(options, path))
+        moments.append(explore(snapshot, name, options.layers))
 
     page = page_of(options, subject, moments)
     make_folder(out.parent)
     write_text(out, page)
     print(f"page: {one_line(str(out))}, {len(page.encode()):,} bytes")
     if options.numbers:
-        write_npz(numbers, arrays)
+        write_npz(numbers, arrays_of(subject, moments))
     return 0
 
 
-def explore(
-    subject: ModelWithImages,
-    name: str,
-    layers: Sequence[int] | None,
-    arrays: dict[str, Any],
-    suffix: str = "",
-) -> Moment:
+def explore(subject: ModelWithImages, name: str, layers: Sequence[int] | None) -> Moment:
     """Return a model's attention on its images, and under a mask its reconstructions.
 
     Args:
         subject: the model and the images.
         name: of the moment.
         layers: of the encoder, negative from the last; None for all.
-        arrays: get the numbers too: layer0, ..., decoder0, ..., filled.
-        suffix: of their names.
     """
     # The encoder's weights, of its visible patches in grid order
     model: Any = subject.model
     mask = subject.mask
-    prefix = subject.geometry.num_prefix_tokens
     with torch.no_grad(), AttentionMaps(model.encoder, layers) as maps:
         model.encoder(subject.inputs, mask)
     encoder = {}
     for number, weights in maps.weights.items():
-        encoder[number] = in_grid_order(weights, mask, prefix)
-        arrays[f"layer{number}{suffix}"] = encoder[number]
+        encoder[number] = in_grid_order(weights, mask, subject.geometry.num_prefix_tokens)
 
-    # The decoder's weights, of all patches, and what it fills in, as bytes like the images
-    decoder: dict[int, Tensor] = {}
-    filled: Any = [None] * len(subject.names)
-    if mask is not None and model.decoder is not None:
-        with torch.no_grad(), AttentionMaps(model.decoder) as maps:
-            model(subject.inputs, mask)
-        decoder = maps.weights
-        arrays |= {f"decoder{number}{suffix}": weights for number, weights in decoder.items()}
-        arrays[f"filled{suffix}"] = subject.fill_in().filled
-        filled = (arrays[f"filled{suffix}"] * 255).round().to(torch.uint8)
+    # The decoder's weights, of all patches, and what it fills in
+    if mask is None or model.decoder is None:
+        return Moment(name, encoder)
+    with torch.no_grad(), AttentionMaps(model.decoder) as maps:
+        model(subject.inputs, mask)
+    return Moment(name, encoder, maps.weights, subject.fill_in().filled)
 
-    # A photo is shown as it is, where there is a file with more pixels than the input
-    images = []
-    for i, image in enumerate(subject.pixels):
-        path = subject.collection.path(i)
-        images.append(
-            ExploredImage(
-                subject.names[i],
-                image,
-                weights={number: weights[i] for number, weights in encoder.items()},
-                hidden=None if mask is None else subject.masked[i],
-                decoder={number: weights[i] for number, weights in decoder.items()},
-                filled=filled[i],
-                photo=photo_of(path, model.origin) if path is not None else b"",
-            )
-        )
-    return Moment(name, images)
+
+def arrays_of(subject: ModelWithImages, moments: Sequence[Moment]) -> dict[str, Any]:
+    """Return the numbers of the page: images, layer0, ..., decoder0, ..., filled."""
+    arrays: dict[str, Any] = {"images": subject.pixels, "names": subject.names}
+    if subject.mask is not None:
+        arrays["hidden"] = subject.masked
+    if moments[0].name:
+        arrays["moments"] = [moment.name for moment in moments]
+    for number, moment in enumerate(moments):
+        # A model alone has no name, and its arrays no number
+        suffix = f"_moment{number}" if moment.name else ""
+        for layer, weights in moment.weights.items():
+            arrays[f"layer{layer}{suffix}"] = weights
+        for layer, weights in moment.decoder.items():
+            arrays[f"decoder{layer}{suffix}"] = weights
+        if moment.filled is not None:
+            arrays[f"filled{suffix}"] = moment.filled
+    return arrays
 
 
 def page_of(options: Namespace, subject: ModelWithImages, moments: Sequence[Moment]) -> str:
@@ -144,19 +121,26 @@ def page_of(options: Namespace, subject: ModelWithImages, moments: Sequence[Mome
         ("images", subject.collection.title),
         ("tokens", tokens),
     ]
+    hidden = None
     if subject.mask is not None:
         facts.append(("mask", f"{subject.mask_caption} at random, seed {options.seed}"))
+        hidden = subject.masked
 
-    # The function does not know the command's options, so advice is added here
-    try:
-        return explore_page(
-            moments,
-            grid_size=geometry.grid_size,
-            class_token=geometry.class_token,
-            registers=registers,
-            decoder_prefix=geometry.num_prefix_tokens,
-            title="Attention, patch by patch",
-            facts=facts,
-        )
-    except UserError as error:
-        raise UserError(f"{error} ({ADVICE})") from error
+    # A photo is shown as it is, where there is a file with more pixels than the input
+    photos = []
+    for number in range(len(subject)):
+        path = subject.collection.path(number)
+        photos.append(photo_of(path, subject.model.origin) if path is not None else b"")
+    return explore_page(
+        moments,
+        subject.names,
+        subject.pixels,
+        hidden=hidden,
+        photos=photos,
+        grid_size=geometry.grid_size,
+        class_token=geometry.class_token,
+        registers=registers,
+        decoder_prefix=geometry.num_prefix_tokens,
+        title="Attention, patch by patch",
+        facts=facts,
+    )

@@ -18,7 +18,7 @@ _MODULES = {
     "classification": ("confusion_figure", "reliability_figure"),
     "curves": ("Curve", "curves_figure"),
     "dynamics": ("dynamics_figure",),
-    "explore": ("ExploredImage", "Moment", "explore_page"),
+    "explore": ("Moment", "explore_page"),
     "images": ("mistakes_figure", "reconstruction_figure", "sheet_figure"),
     "measures": ("heads_figure",),
     "style": ("png_of", "save_figure"),
