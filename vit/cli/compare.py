@@ -7,7 +7,6 @@ from argparse import Namespace
 
 from vit.cli.outputs import aligned, print_json
 from vit.errors import one_line
-from vit.metrics import usual_scores
 from vit.report.comparison import compare_runs, read_finished
 
 
@@ -19,9 +18,9 @@ def run(options: Namespace) -> int:
     if options.json:
         records = []
         for run in runs:
-            scores = {".".join(name): value for name, value in usual_scores(run.scores).items()}
             seed = str(run.settings["train.seed"])
-            records.append({"run": str(run.files.path), "seeds": seed, "scores": scores})
+            path = str(run.files.path)
+            records.append({"run": path, "seeds": seed, "scores": run.usual_scores})
         print_json({"table": rows, "runs": records})
     else:
         print("\n".join(aligned([list(rows[0]), *[[*row.values()] for row in rows]])))

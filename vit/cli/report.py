@@ -7,7 +7,6 @@ from argparse import Namespace
 from vit.cli.outputs import print_json
 from vit.commandline import PAGE, output_file
 from vit.errors import one_line
-from vit.metrics import usual_scores
 from vit.report.page import write_report
 from vit.report.record import read_run
 from vit.runs import RunFiles
@@ -26,8 +25,7 @@ def run(options: Namespace) -> int:
     record = read_run(options.run)
     size = write_report(record, out)
     if options.json:
-        scores = {".".join(name): value for name, value in usual_scores(record.scores).items()}
-        print_json({"report": str(out), "bytes": size, "scores": scores})
+        print_json({"report": str(out), "bytes": size, "scores": record.usual_scores})
     else:
         print(f"report: {one_line(str(out))}, {size:,} bytes")
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,9 +16,9 @@ from vit.cli.options import load, naming_the_option
 from vit.cli.outputs import print_json
 from vit.commandline import PAGE, output_file
 from vit.errors import ConfigError, one_line, plural
-from vit.figures.document import SIMILAR, ShownImage, render_page
+from vit.figures.document import SIMILAR, data_uri, render_page
 from vit.look.datasets import of_images
-from vit.look.predict import Nearest, embed, nearest
+from vit.look.predict import embed, nearest
 from vit.look.subject import model_caption, photo_of, png_of_input
 from vit.mae import Model
 from vit.weights import Origin, checkpoint_hash
@@ -44,15 +45,15 @@ def run(options: Namespace) -> int:
             files, features = read_features(options.features, options.folder, model)
     result = nearest(features, query, options.count)
     names = [os.path.relpath(files[number], options.folder) for number in result.numbers.tolist()]
+    found = list(zip(names, result.similarities.tolist(), strict=True))
 
     # The answer: a page, and a table or JSON
     if options.out is not None:
-        page = page_of(options, model, names, result, len(files))
+        page = page_of(options, model, found, result.median, len(files))
         make_folder(options.out.parent)
         write_text(options.out, page)
     if options.json:
-        rows = zip(names, result.similarities.tolist(), strict=True)
-        neighbours = [{"file": name, "similarity": similarity} for name, similarity in rows]
+        neighbours = [{"file": name, "similarity": similarity} for name, similarity in found]
         print_json(
             {
                 "image": options.image,
@@ -63,7 +64,7 @@ def run(options: Namespace) -> int:
             }
         )
         return 0
-    for name, similarity in zip(names, result.similarities.tolist(), strict=True):
+    for name, similarity in found:
         print(f"{similarity:6.3f}  {one_line(name)}")
     if options.out is not None:
         print(f"page: {one_line(str(options.out))}, {len(page.encode()):,} bytes")
@@ -83,20 +84,22 @@ def read_features(path: Path, folder: str, model: Model) -> tuple[list[str], Ten
         return files, torch.from_numpy(arrays["pooled"])
 
 
-def page_of(options: Namespace, model: Model, names: list[str], result: Nearest, count: int) -> str:
+def page_of(
+    options: Namespace, model: Model, found: list[tuple[str, float]], median: float, count: int
+) -> str:
     """Return the page of the nearest images.
 
     Args:
-        names: of these images, relative to the folder.
-        count: of all images in the folder.
+        found: their names, relative to the folder, and similarities.
+        median: the similarity of all images in the folder.
+        count: their number.
     """
     # The images as the model takes them, with the pixels that they have
     origin = model.origin
     image_name = os.path.basename(options.image)
     query = shown(image_name, options.image, origin)
-    model_input = ShownImage(image_name, png_of_input(options.image, origin), "png")
     neighbours = []
-    for name, similarity in zip(names, result.similarities.tolist(), strict=True):
+    for name, similarity in found:
         path = os.path.join(options.folder, name)
         if os.path.samefile(path, options.image):
             name += " · the image itself"
@@ -106,13 +109,13 @@ def page_of(options: Namespace, model: Model, names: list[str], result: Nearest,
     folder_name = Path(options.folder).resolve().name
     lede = f"The nearest of {plural(count, 'image')} in {folder_name}, by the cosine similarity of"
     lede += " their features: 1 for the image itself. Half of all images are below"
-    lede += f" {result.median:.2f}."
+    lede += f" {median:.2f}."
     rows, columns = origin.image_size
     return render_page(
         SIMILAR,
         pictures=True,
         query=query,
-        model_input=model_input,
+        model_input=data_uri(png_of_input(options.image, origin)),
         neighbours=neighbours,
         title=f"Images like {image_name}",
         lede=lede,
@@ -127,11 +130,13 @@ def page_of(options: Namespace, model: Model, names: list[str], result: Nearest,
 
 def shown(
     name: str, path: str, origin: Origin, longest: int = 2 * SIDE, similarity: float = 1.0
-) -> ShownImage:
+) -> dict[str, Any]:
     """Return the part of an image file that the model takes, as the page shows it."""
     photo = photo_of(path, origin, longest)
-    if photo:
-        return ShownImage(name, photo, "jpeg", similarity)
-    # It has no more pixels than the model takes
-    with naming_the_option():
-        return ShownImage(name, png_of_input(path, origin), "png", similarity)
+    kind = "jpeg"
+    # Where it has no more pixels than the model takes, these are shown as squares
+    if not photo:
+        with naming_the_option():
+            photo = png_of_input(path, origin)
+        kind = "png"
+    return {"name": name, "kind": kind, "uri": data_uri(photo, kind), "similarity": similarity}

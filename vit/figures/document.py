@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,33 +14,6 @@ from vit.figures.style import PALETTE_FILE, printable
 
 SIMILAR = Path(__file__).with_name("similar.html")
 """The template of the images that are nearest to another."""
-
-
-@dataclass(frozen=True)
-class ShownImage:
-    """An image of that page.
-
-    Attributes:
-        name: of its file, any text.
-        content: of a file to show.
-        kind: of that file, "jpeg" or "png"; a PNG's pixels are shown as squares.
-        similarity: its cosine similarity with the image of the query.
-    """
-
-    name: str
-    content: bytes
-    kind: str
-    similarity: float = 1.0
-
-    @property
-    def uri(self) -> str:
-        """The content as a data URI."""
-        return data_uri(self.content, self.kind)
-
-    @property
-    def share(self) -> str:
-        """The length of its bar in per cent: a similarity of 0 or less has none."""
-        return f"{100 * max(self.similarity, 0.0):.1f}"
 
 
 def render_page(template: Path, pictures: bool = False, **values: Any) -> str:

@@ -17,14 +17,13 @@ from vit.atomic import make_folder, write_text
 from vit.config import PRESETS, Config, flat_settings, pair, spelled
 from vit.errors import RunError, plural
 from vit.figures.document import data_uri, render_page
-from vit.metrics import score_lines
+from vit.metrics import read_scores, score_lines
 from vit.report.curves import curves_of
-from vit.report.record import RunRecord
+from vit.report.record import RunRecord, tested_images_of
 from vit.report.scores import (
     charts_of,
     confused_classes,
     duration,
-    evaluation,
     key_scores,
     mistakes_of,
 )
@@ -99,36 +98,17 @@ def report_page(record: RunRecord, out: Path | None = None) -> str:
         patch=patch,
         key_scores=key_scores(record),
         charts=charts_of(record),
-        scores=score_lines(record.scores),
         mistakes=mistakes_of(record),
         confused=confused_classes(record),
-        commands=commands_of(record),
         shown=pictures_of(record),
         explore=explore,
-        evaluations=[evaluation(*item) for item in record.results.items()],
+        score_lines=score_lines,
+        read_scores=read_scores,
+        tested_images_of=tested_images_of,
         settings=[(key, spelled(value)) for key, value in settings.items()],
         changed=changed_settings(settings),
         notes=record.notes,
     )
-
-
-def commands_of(record: RunRecord) -> list[tuple[str, str]]:
-    """Return what goes on from a run: what it is for, and the command."""
-    if not record.summary:
-        return [("continue it", "vit train --out RUN --resume")]
-    commands = [
-        ("look inside", "vit explore RUN photo.jpg --out page.html"),
-        ("measure it on other images", "vit evaluate RUN IMAGES"),
-        ("compare it with other runs, seeds averaged", "vit compare RUN ANOTHER"),
-    ]
-    if record.learns_labels:
-        commands.append(("classify images", "vit predict RUN photo.jpg"))
-    else:
-        line = "vit train --config finetune --data IMAGES --model.init RUN"
-        commands.append(("teach it classes, a folder each", line))
-        line = "vit evaluate vit-tiny-p4-cifar10 IMAGES"
-        commands.append(("measure the shipped model on the same images", line))
-    return commands
 
 
 def pictures_of(record: RunRecord) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from vit.config import OBJECTIVES, Config, flat_settings
 from vit.errors import RunError, plural
-from vit.metrics import read_scores
+from vit.metrics import read_scores, usual_scores
 from vit.runs import RunFiles, SampleImages, read_mapping, read_metrics, read_sample_images
 
 NOT_COMPARED = ("train.seed", "data.fallback")
@@ -56,6 +56,11 @@ class RunRecord:
     def scores(self) -> dict[str, list[dict[str, Any]]]:
         """What was measured at the end, by method; empty if the run is not finished."""
         return read_scores(self.summary)
+
+    @property
+    def usual_scores(self) -> dict[str, float]:
+        """The score of each method's first row, by "method.measure"."""
+        return {".".join(name): value for name, value in usual_scores(self.scores).items()}
 
     @cached_property
     def metrics(self) -> list[dict[str, Any]]:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
 
-from vit.errors import plural
 from vit.evaluation.classification import read_confusion
 from vit.metrics import (
     BASELINES,
     MEASURES,
-    read_scores,
-    score_lines,
     write_baselines,
     write_mistake,
 )
-from vit.report.record import RunRecord, tested_images_of
+from vit.report.record import RunRecord
 
 MIXED_UP = 5
 """Pairs of classes to name as most often confused."""
@@ -129,16 +124,3 @@ def confused_classes(record: RunRecord) -> list[tuple[str, str, str]]:
         share = f"{count:,} of {total:,} ({count / total:.0%})"
         pairs.append((names[label], names[int(predicted[cell])], share))
     return pairs
-
-
-def evaluation(name: str, results: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a results.json of `vit evaluate` says, for the page."""
-    data = results["data"]
-    trained = plural(data["train_images"], "training image")
-    return {
-        "name": name,
-        "about": f"{data['name']}: {trained}, measured on {tested_images_of(data)}.",
-        "warnings": [data.get("warning"), results.get("note")],
-        "scores": score_lines(read_scores(results)),
-        "command": results.get("command"),
-    }
