@@ -46,7 +46,7 @@ from vit.figures.style import Figure
 from vit.inputs import to_float
 from vit.interpret.capture import AttentionMaps
 from vit.interpret.explanations import relevance
-from vit.interpret.layers import intercept_attention
+from vit.interpret.layers import Interception
 from vit.interpret.measures import attention_entropy, attention_rollout, head_ablation
 from vit.isolation import eval_mode
 from vit.mae import MaskedAutoencoder, masked_patch_loss
@@ -378,7 +378,9 @@ def head_measures(model: nn.Module, run: Callable[[], object]) -> Tensor:
         counts[layer] = counts.get(layer, 0) + len(weights)
         return mixed
 
-    with eval_mode(model), intercept_attention(model, measure) as layers:
+    interception = Interception(model, measure)
+    layers = interception.layers
+    with eval_mode(model), interception.active():
         run()
     return torch.cat([sums[layer] / counts[layer] for layer in sorted(sums)])
 

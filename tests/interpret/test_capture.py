@@ -19,6 +19,8 @@ from timm.models.vision_transformer import VisionTransformer as TimmVisionTransf
 from timm.models.xcit import Xcit
 from tiny import autoencoder, seeded
 from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+from torch.optim.swa_utils import AveragedModel
 from torch.overrides import _get_current_function_mode_stack
 
 from vit.config import DecoderConfig, ViTConfig
@@ -207,8 +209,9 @@ def test_only_the_chosen_layers_are_kept_or_consumed_and_of_the_last_pass():
     assert sorted(maps.weights) == [0, 2]
     assert maps.weights[0].shape[0] == 2
     assert maps.layer_weights(-1) is maps.weights[2]
-    with pytest.raises(AttentionError, match="no attention layer"):
-        AttentionMaps(model, layers=[-4])
+    absent = pytest.raises(AttentionError, match="no attention layer -4")
+    with absent, AttentionMaps(model, layers=[-4]):
+        run(model, images_for(model))
     with pytest.raises(TypeError):  # of half a row would be a patch of another
         maps.to_grid(query=(0.5, 0))
 
@@ -245,6 +248,9 @@ def test_a_compiled_model_has_the_same_maps():
             torch.testing.assert_close(weights, expected, rtol=0, atol=1e-5)
 
 
+# --- Where the call stands -----------------------------------------------------------------------
+
+
 class Mixer(nn.Module):
     """A layer of one's own that calls the fused kernel, without an axis of heads."""
 
@@ -256,20 +262,105 @@ class Mixer(nn.Module):
         return F.scaled_dot_product_attention(*self.qkv(x).chunk(3, dim=-1))
 
 
+class Inherited(Mixer):
+    """The form of DINOv2's own MemEffAttention, which falls back on its parent."""
+
+    def forward(self, x: Tensor, bias: None = None) -> Tensor:
+        return super().forward(x)
+
+
+class Helper(Mixer):
+    """The form of DINOv3's own SelfAttention, which has a method `compute_attention`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.compute(self.qkv(x))
+
+    def compute(self, qkv: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(*qkv.chunk(3, dim=-1))
+
+
+class Renamed(Mixer):
+    def forward(self, x: Tensor) -> Tensor:
+        return sdpa(*self.qkv(x).chunk(3, dim=-1))
+
+
+class Decorated(Mixer):
+    @torch.autocast("cpu", enabled=False)
+    def forward(self, x: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(*self.qkv(x).chunk(3, dim=-1))
+
+
+class Lambda(Mixer):
+    def forward(self, x: Tensor) -> Tensor:
+        return (lambda *qkv: F.scaled_dot_product_attention(*qkv))(*self.qkv(x).chunk(3, dim=-1))
+
+
+class Core(nn.Module):
+    def forward(self, *qkv: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(*qkv)
+
+
+class Outer(Mixer):
+    """What attends is a part of the layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.core = Core()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.core(*self.qkv(x).chunk(3, dim=-1))
+
+
+class AttentionNorm(nn.LayerNorm):
+    """Called attention, but none."""
+
+
+class Normed(Mixer):
+    """What attends holds what is called attention."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = AttentionNorm(8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(self.norm(x))
+
+
+class AttentionNet(nn.Sequential):
+    """The name of the whole says nothing of its layers."""
+
+
+PLACES = (Mixer, Inherited, Helper, Renamed, Decorated, Lambda, Outer, Normed)
+
+
 @torch.no_grad()
-def test_a_layer_of_ones_own_that_calls_the_fused_attention_is_followed():
-    model, x = Mixer(), torch.randn(3, 5, 8)
-    expected = model(x)
-    with AttentionMaps(model) as maps:
+@pytest.mark.parametrize("kind", PLACES)
+@pytest.mark.parametrize("chosen", [None, [-1], [-2], [0, -1], [1]])
+def test_a_layer_is_where_the_call_happens(kind, chosen):
+    model, x = AttentionNet(*(kind() for _ in range(3))), torch.randn(3, 5, 8)
+    inputs = [x, model[0](x), model[:2](x)]
+    expected, consumed = model(x), {}
+    with AttentionMaps(model, chosen) as maps:
         torch.testing.assert_close(model(x), expected, rtol=0, atol=1e-6)
-    q, k, _ = model.qkv(x).chunk(3, dim=-1)
-    weights = (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1)[:, None]
-    torch.testing.assert_close(maps.weights[0], weights, rtol=0, atol=1e-6)
+    with AttentionMaps(model, chosen, consume=consumed.__setitem__):
+        model(x)
+    wanted = sorted({number % 3 for number in (range(3) if chosen is None else chosen)})
+    assert list(maps.weights) == maps.layers == wanted
+    assert maps.steps == [[number] for number in wanted]
+    for number in wanted:
+        layer, given = model[number], inputs[number]
+        q, k, v = layer.qkv(layer.norm(given) if kind is Normed else given).chunk(3, dim=-1)
+        weights = (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1)
+        torch.testing.assert_close(maps.weights[number], weights[:, None], rtol=0, atol=1e-6)
+        torch.testing.assert_close(weights @ v, layer(given), rtol=0, atol=1e-6)
+        assert torch.equal(consumed[number], maps.weights[number])
 
 
 def test_what_has_no_attention_or_an_unknown_layout_is_refused():
-    with pytest.raises(AttentionError, match="has no attention layers"):
-        AttentionMaps(nn.Sequential(nn.Conv2d(3, 4, 1)))
+    nothing = nn.Sequential(nn.Conv2d(3, 4, 1))
+    refusal = pytest.raises(AttentionError, match="Sequential has no attention layers")
+    with refusal, AttentionMaps(nothing):
+        nothing(torch.randn(1, 3, 4, 4))
     model = model_named("transformers DeiT")
     model.config.model_type = "something new"
     with pytest.raises(AttentionError, match="pass geometry=Geometry"):
@@ -283,11 +374,12 @@ def test_unknown_attention_is_not_left_out_unless_layers_are_chosen():
     """XCiT attends from channel to channel, and ends in a layer whose only query is the class token."""
     model = Xcit(img_size=16, patch_size=8, embed_dim=16, depth=1, num_heads=4).eval()
     images = torch.randn(2, 3, 16, 16)
-    with pytest.raises(AttentionError, match=r"blocks\.0\.attn \(XCA\) attends in a way"):
-        AttentionMaps(model)
+    refusal = pytest.raises(AttentionError, match=r"1 of 3 .* gave no maps: blocks\.0\.attn; ")
+    with refusal, AttentionMaps(model):
+        model(images)
     with AttentionMaps(model, layers=[-1]) as maps:
         model(images)
-    assert maps.layer_weights(1).shape == (2, 4, 1, 5)
+    assert maps.layer_weights(-1).shape == (2, 4, 1, 5)
 
 
 # --- Layouts of tokens ---------------------------------------------------------------------------
@@ -373,6 +465,23 @@ def test_grids_and_the_mass_beside_them(name):
     for query in absent:
         with pytest.raises(AttentionError):
             maps.to_grid(1, query)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        nn.DataParallel,
+        nn.Sequential,
+        AveragedModel,
+        lambda model: nn.Sequential(AveragedModel(model)),
+    ],
+)
+def test_a_wrapped_models_tokens_lie_as_its_own(wrap):
+    model = model_named("ours, registers")
+    with AttentionMaps(wrap(model)) as maps:
+        maps._model(images_for(model))
+    assert maps.geometry == geometry_of(model)
 
 
 # --- Masked models -------------------------------------------------------------------------------
@@ -618,6 +727,21 @@ def test_transformers_returns_its_attention_within_the_block_as_outside(name):
         for layer, weights in enumerate(inside):
             torch.testing.assert_close(weights, outside[layer], rtol=0, atol=1e-6)
             assert torch.equal(weights, maps.weights[layer])
+
+
+@torch.no_grad()
+def test_another_thread_gets_what_transformers_computes_eagerly():
+    model = model_named("transformers ViT")
+    model.set_attn_implementation("eager")
+    images = images_for(model)
+    outside = model(images, output_attentions=True)
+    with ThreadPoolExecutor(1) as pool, AttentionMaps(model) as maps:
+        other = pool.submit(torch.no_grad()(model), images, output_attentions=True).result()
+        model(images)
+        assert pool.submit(lambda: model.config._attn_implementation).result() == "eager"
+    assert torch.equal(other.last_hidden_state, outside.last_hidden_state)
+    assert all(map(torch.equal, other.attentions, outside.attentions))
+    assert maps.layers == [0, 1, 2]
 
 
 @torch.no_grad()

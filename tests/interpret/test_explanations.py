@@ -1,11 +1,14 @@
 """Law: what a result depends on is what the papers define, one image and one layer at a time."""
 
+from threading import Thread
+
 import pytest
 import timm
 import torch
 import transformers as hf
 from tiny import randomize, wide_encoder
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from vit.attention import attention_weights
 from vit.config import ViTConfig
@@ -136,15 +139,132 @@ def test_legrad_of_other_libraries_models():
     assert (legrad(model, images, 2, head) > 0).any()
 
 
-def test_blocks_that_are_computed_twice_to_save_memory_are_computed_once():
-    """The model is left with its gradient checkpointing."""
-    settings = dict(img_size=8, patch_size=4, embed_dim=16, depth=2, num_heads=4, num_classes=3)
-    model = randomize(timm.models.VisionTransformer(**settings)).eval()
-    images = torch.randn(2, 3, 8, 8)
-    plain = [relevance(model, images, 1), legrad(model, images, 1)]
-    model.set_grad_checkpointing(True)
-    assert all(map(torch.equal, [relevance(model, images, 1), legrad(model, images, 1)], plain))
-    assert model.grad_checkpointing
+class Checkpointed(nn.Module):
+    """A small model that computes its blocks again in the backward pass."""
+
+    def __init__(self, how: str):
+        super().__init__()
+        self.model = small_model()
+        self.how = how
+
+    def forward(self, images: Tensor) -> Tensor:
+        model = self.model
+        tokens = model.embed(model.patchify(images))
+        if self.how == "in segments":
+            tokens = checkpoint_sequential(model.blocks, 2, tokens, use_reentrant=False)
+        else:
+            for block in model.blocks:
+                tokens = checkpoint(block, tokens, use_reentrant=self.how == "reentrant")
+        return model.forward_head(model.norm(tokens))
+
+
+@pytest.mark.parametrize("how", ["reentrant", "not reentrant", "in segments", "timm"])
+def test_blocks_that_are_computed_twice_to_save_memory_are_computed_once(how):
+    """The model, and others in other threads, keep their gradient checkpointing."""
+    images = torch.randn(2, 3, 8, 12)
+    if how == "timm":
+        settings = dict(img_size=(8, 12), patch_size=(4, 2), embed_dim=16, depth=2, num_heads=4)
+        model = randomize(timm.models.VisionTransformer(**settings, num_classes=3)).eval()
+        plain, head = model, None
+    else:
+        model = Checkpointed(how).eval()
+        plain = model.model
+        head = lambda tokens: plain.forward_head(plain.norm(tokens))  # noqa: E731
+    run = None if how == "timm" else run_head(plain)
+    expected = [relevance(plain, images, 1, run), legrad(plain, images, 1)]
+    if how == "timm":
+        model.set_grad_checkpointing(True)
+    before = vars(torch.utils.checkpoint).copy()
+    found = [relevance(model, images, 1), legrad(model, images, 1, head)]
+    assert all(map(torch.equal, found, expected))
+    assert vars(torch.utils.checkpoint) == before
+
+    # In another thread, meanwhile
+    calls = []
+
+    def again() -> None:
+        x = torch.ones(1, requires_grad=True)
+        twice = lambda x: calls.append(1) or x.exp()  # noqa: E731
+        checkpoint(twice, x, use_reentrant=how == "reentrant").sum().backward()
+
+    def score(logits: Tensor) -> Tensor:
+        thread = Thread(target=again)
+        thread.start()
+        thread.join()
+        return logits[:, 1]
+
+    relevance(model, images, score)
+    assert len(calls) == 2
+
+
+# --- Layers side by side -------------------------------------------------------------------------
+
+
+class TwoBranches(nn.Module):
+    """A block of one's own whose two layers have norms of their own."""
+
+    def __init__(self, swapped: bool):
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(16) for _ in range(2))
+        self.attns = nn.ModuleList(nn.MultiheadAttention(16, 4, batch_first=True) for _ in range(2))
+        self.mlp = nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 16))
+        self.order = (1, 0) if swapped else (0, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x
+        for number in self.order:
+            z = self.norms[number](x)
+            y = y + self.attns[number](z, z, z, need_weights=False)[0]
+        return y + self.mlp(y)
+
+
+def side_by_side(kind: str, swapped: bool) -> nn.Module:
+    """A model of two blocks whose branches are exchanged, which leaves the function as it is."""
+    torch.manual_seed(0)
+    block = timm.models.vision_transformer.ParallelThingsBlock
+    settings = dict(img_size=(8, 12), patch_size=(4, 2), embed_dim=16, depth=2, num_heads=4)
+    model = timm.models.VisionTransformer(**settings, num_classes=3, block_fn=block)
+    if kind == "own":
+        model.blocks = nn.Sequential(*(TwoBranches(swapped) for _ in range(2)))
+    randomize(model, 0.4)
+    if swapped and kind == "timm":
+        for block in model.blocks:
+            block.attns = nn.ModuleList(reversed(block.attns))
+    return model.eval()
+
+
+@pytest.mark.parametrize("kind", ["timm", "own"])
+def test_the_order_of_layers_side_by_side_changes_nothing(kind):
+    images, results = torch.randn(2, 3, 8, 12), []
+    for swapped in (False, True):
+        model = side_by_side(kind, swapped)
+        with torch.no_grad(), AttentionMaps(model) as maps:
+            model(images)
+        assert maps.steps == [[0, 1], [2, 3]]
+        rollout = attention_rollout(maps, discard=0.3)
+        results.append(
+            (model(images), rollout, relevance(model, images, 1), legrad(model, images, 1))
+        )
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+    # Relevance by the sum of both layers, LeGrad by the tokens of the whole block
+    with AttentionMaps(model, gradients=True) as maps:
+        tokens = [model.pos_drop(model._pos_embed(model.patch_embed(images)))]
+        for block in model.blocks:
+            tokens.append(block(tokens[-1]))
+    heads = [model.forward_head(model.norm(x))[:, 1].sum() for x in tokens[1:]]
+    expected, found = torch.eye(13).expand(2, -1, -1), []
+    for layer, weights in maps.weights.items():
+        (gradient,) = torch.autograd.grad(heads[layer // 2], weights, retain_graph=True)
+        found.append(gradient.clamp(min=0).mean((1, 2)))
+        if layer % 2:
+            pair = [maps.weights[layer - 1], weights]
+            gradients = torch.autograd.grad(heads[-1], pair, retain_graph=True)
+            parts = [(g * w).clamp(min=0).mean(1) for g, w in zip(gradients, pair, strict=True)]
+            expected = expected + sum(parts).detach() @ expected
+    torch.testing.assert_close(results[1][2], expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(results[1][3], torch.stack(found).mean(0), rtol=1e-4, atol=1e-7)
 
 
 # --- Faithfulness: where the score is a sum over patches, the curves are known -------------------

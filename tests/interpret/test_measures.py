@@ -67,9 +67,23 @@ def test_discarding_keeps_the_prefix_columns_and_drops_the_smallest():
     assert (weights[0, 0, :, 1:][~remaining] <= smallest).all()
     assert (mixed[:, 0] > 0).all()
     assert torch.equal(attention_rollout([weights], discard=0.0), attention_rollout([weights]))
+    with pytest.raises(AttentionError, match="num_prefix_tokens="):
+        attention_rollout([weights], discard=0.5)
     # Also of a query of which nothing remains
     rest = attention_rollout([weights], discard=0.99, num_prefix_tokens=0)
     torch.testing.assert_close(rest.sum(-1), torch.ones(1, 13))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("settings", [dict(registers=4), dict(class_token=False)])
+def test_maps_say_which_columns_are_kept(settings):
+    model = wide_encoder(**settings)
+    with AttentionMaps(model) as maps:
+        model(torch.randn(2, 3, 8, 12))
+    weights = list(maps.weights.values())
+    expected = attention_rollout(weights, 0.9, num_prefix_tokens=model.num_prefix_tokens)
+    assert torch.equal(attention_rollout(maps, discard=0.9), expected)
+    assert not torch.equal(attention_rollout(weights, 0.9, num_prefix_tokens=1), expected)
 
 
 def test_a_layer_whose_queries_are_not_its_keys_has_no_measure():

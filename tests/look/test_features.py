@@ -49,13 +49,13 @@ def test_long_tokens_have_high_scores_and_no_others():
     scores = artifact_scores(tokens, num_prefix_tokens=1)
     assert scores.shape == (4, 200)
     assert [tuple(place) for place in (scores > 10).nonzero().tolist()] == artifacts
-    torch.testing.assert_close(artifact_scores(tokens[:, 1:] * 3), scores, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(artifact_scores(tokens[:, 1:] * 3, 0), scores, rtol=1e-4, atol=1e-4)
 
 
 def test_tokens_of_one_length_have_no_artifacts():
     even = torch.nn.functional.normalize(torch.randn(2, 16, 8), dim=-1)
-    assert torch.equal(artifact_scores(even), torch.zeros(2, 16))
+    assert torch.equal(artifact_scores(even, 0), torch.zeros(2, 16))
     even[1, 3] *= 2
-    scores = artifact_scores(even)
+    scores = artifact_scores(even, 0)
     assert scores[1, 3] == float("inf")
     assert scores.isfinite().sum() == 31

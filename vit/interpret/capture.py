@@ -15,14 +15,14 @@ import operator
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from types import TracebackType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from vit.errors import AttentionError
 from vit.interpret.geometry import Geometry, geometry_of
-from vit.interpret.layers import attention_layers, in_this_thread, intercept_attention
+from vit.interpret.layers import Interception, in_this_thread
 from vit.masking import Mask
 
 # (row, column)
@@ -53,26 +53,20 @@ class AttentionMaps:
     one of another thread, and ends in the thread in which it began.
 
     Args:
-        model: ours, timm's, transformers', or any with layers of torch's own attention or whose
-            `forward` calls `F.scaled_dot_product_attention`; or a part of it (e.g. its decoder)
-            while the whole runs.
-        layers: numbers of the attention layers to keep, negative from the last; None for all,
-            which must be of known kinds.
+        model: any whose attention is torch's own or calls `F.scaled_dot_product_attention`,
+            wherever the call stands; ours, timm's and transformers' do. Or a part of it (e.g. its
+            decoder) while the whole runs.
+        layers: numbers of the attention layers to keep, negative from the last; None for all, and
+            each must give maps.
         gradients: keep the weights in the autograd graph, for `relevance`.
-        consume: called with (layer, weights) as each is computed, instead of keeping it: memory
-            stays flat.
+        consume: called with (layer, weights) as each is computed, or with numbers from the last at
+            the end of the pass, instead of keeping it: memory stays flat.
         geometry: layout of the tokens; None to take it from the model.
 
-    Attributes:
-        weights: {layer: (B, h, N, N)}; every row sums to 1, except under dropout, or where a mask
-            allows a query no key.
-        names: of all attention layers.
-        layers: numbers of the layers to keep, from 0, ascending.
-
     Raises:
-        AttentionError: the model has no such layer or one of another kind, a layer attends more
-            than once per pass or computes nan, a layer gave no maps (the block never ends with
-            fewer maps than `layers`).
+        AttentionError: a layer attends more than once per pass or computes nan; at the end of the
+            block, the model has no such layer, or one gave no maps: the block never ends with fewer
+            maps than `layers`.
     """
 
     def __init__(
@@ -87,35 +81,66 @@ class AttentionMaps:
         self._gradients = gradients
         self._consume = consume
         self._geometry = geometry
+        self._interception = Interception(model, self._mix)
+        # a number of NumPy's or torch's is one too
+        self._chosen = None if layers is None else set(map(operator.index, layers))
 
-        # Unless the caller chooses layers, each layer that attends must be one we can follow
-        self._every_layer = layers is None
-        self.names = [name for name, _ in attention_layers(model, self._every_layer)]
-        count = len(self.names)
-        numbers = set()
-        for layer in range(count) if layers is None else layers:
-            if not -count <= layer < count:
-                raise AttentionError(
-                    f"there is no attention layer {layer}: "
-                    f"this model has {count}, from 0 to {count - 1}"
-                )
-            # a number of NumPy's or torch's is one too
-            numbers.add(operator.index(layer) % count)
-        self.layers = sorted(numbers)
-
-        self.weights: dict[int, Tensor] = {}
-        self._captured: set[int] = set()  # layers that gave maps since the block began
+        # By name, because a layer of a kind that nobody knew is numbered when it is found
+        self._kept: dict[str, Tensor] = {}
+        self._captured: set[str] = set()  # layers that gave maps since the block began
         self._image_size: tuple[int, int] | None = None  # (H, W) of the last images
         self._undo = ExitStack()
 
+    @property
+    def names(self) -> list[str]:
+        """The names of all attention layers; of some kinds, only once they have run."""
+        return [name for name, _ in self._interception.layers]
+
+    @property
+    def layers(self) -> list[int]:
+        """The numbers of the layers to keep, from 0, ascending.
+
+        Raises:
+            AttentionError: there is no such layer.
+        """
+        count = len(self.names)
+        if self._chosen is None:
+            return list(range(count))
+        for layer in self._chosen:
+            if not -count <= layer < count:
+                raise AttentionError(
+                    f"there is no attention layer {layer}: this model has {count}, from 0"
+                )
+        return sorted({layer % count for layer in self._chosen})
+
+    @property
+    def weights(self) -> dict[int, Tensor]:
+        """{layer: (B, h, N, N)} of the last pass.
+
+        Every row sums to 1, except under dropout, or where a mask allows a query no key.
+        """
+        names = self.names
+        kept = {layer: self._kept.get(names[layer]) for layer in self.layers}
+        return {layer: weights for layer, weights in kept.items() if weights is not None}
+
+    @property
+    def steps(self) -> list[list[int]]:
+        """The layers of `weights` in the order in which tokens pass them.
+
+        A step is one layer, or several side by side, none of which depends on another.
+        """
+        kept = self.weights
+        steps = [[n for n in step if n in kept] for step in self._interception.steps()]
+        return [step for step in steps if step]
+
     def __enter__(self) -> AttentionMaps:
         self._captured.clear()
-        self.weights.clear()
+        self._kept.clear()
         undo = self._undo
-        undo.enter_context(intercept_attention(self._model, self._mix, self._every_layer))
+        undo.enter_context(self._interception.active())
 
         # A layer that the next pass skips must not keep the map of this one
-        forget = in_this_thread(lambda *_: self.weights.clear())
+        forget = in_this_thread(self._end_pass)
         undo.callback(self._model.register_forward_pre_hook(forget).remove)
 
         # The convolution that cuts images into patches sees their size
@@ -133,38 +158,67 @@ class AttentionMaps:
         trace: TracebackType | None,
     ) -> None:
         self._undo.close()
-        missing = [layer for layer in self.layers if layer not in self._captured]
-        if kind is not None or not missing:
+        if kind is not None:
+            return
+        if not self.names:
+            raise AttentionError(
+                f"{type(self._model).__name__} has no attention layers: nothing in it called "
+                "F.scaled_dot_product_attention or is called attention"
+            )
+        names = [self.names[layer] for layer in self.layers]
+        missing = [name or "the model itself" for name in names if name not in self._captured]
+        if not missing:
+            if self._consume is not None:
+                self._end_pass()
             return
 
         # An empty map would look like a finding
-        names = ", ".join(self.names[layer] or "the model itself" for layer in missing[:4])
         raise AttentionError(
-            f"{len(missing)} of {len(self.layers)} attention layers gave no maps: {names}; "
-            "they did not run within the `with` block and in its thread, or compute attention in "
-            "another way; layers= can leave them out, and a decoder runs only under a mask"
+            f"{len(missing)} of {len(names)} attention layers gave no maps: "
+            f"{', '.join(missing[:4])}; they did not run within the `with` block and in its "
+            "thread, or compute attention in another way; layers= can leave them out, and a "
+            "decoder runs only under a mask"
         )
+
+    def _end_pass(self, *_: Any) -> None:
+        """Forget the maps; hand out those that waited until they were known to be the last."""
+        if self._consume is not None and self._kept:
+            for layer, weights in self.weights.items():
+                self._consume(layer, weights)
+        self._kept.clear()
 
     def _measure(self, _convolution: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         height, width = inputs[0].shape[-2:]
         self._image_size = (height, width)
 
+    def _is_wanted(self, layer: int) -> bool:
+        """Tell whether a layer is to be kept, or may be: others may yet be found after it."""
+        if self._chosen is None or layer in self._chosen:
+            return True
+        return min(self._chosen, default=0) <= layer - len(self.names)
+
     def _mix(self, layer: int, weights: Tensor, values: Tensor) -> Tensor:
         """Mix the values as the layer would have, and keep the weights on the way."""
-        if layer not in self.layers:
+        names = self.names
+        if not self._is_wanted(layer):
             return weights @ values
-        self._captured.add(layer)
+        self._captured.add(names[layer])
         # In a map, nan stands for a masked patch, so damage must not pass for one
         if not bool(weights.isfinite().all()):
             raise AttentionError(
-                f"{self.names[layer]}: its attention is nan; the weights or the images are damaged"
+                f"{names[layer]}: its attention is nan; the weights or the images are damaged"
             )
 
         # Detached, the weights do not hold the graph of the whole pass in memory
-        if self._consume is not None:
-            self._consume(layer, weights.detach())
+        kept = weights if self._gradients else weights.detach()
+        if self._consume is not None and (self._chosen is None or layer in self._chosen):
+            self._consume(layer, kept.detach())
         else:
-            self.weights[layer] = weights if self._gradients else weights.detach()
+            self._kept[names[layer]] = kept
+            # those that were the last so far
+            for number, name in enumerate(names[:layer]):
+                if not self._is_wanted(number):
+                    self._kept.pop(name, None)
         return weights @ values
 
     def layer_weights(self, layer: int) -> Tensor:

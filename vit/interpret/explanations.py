@@ -5,13 +5,15 @@ Letters: B images, h heads, N tokens (prefix tokens, then patches), D width, S s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils import checkpoint
 
 from vit.errors import AttentionError
 from vit.interpret.capture import AttentionMaps
@@ -28,7 +30,7 @@ def relevance(
     """Return which input tokens a score depends on (Chefer, Gur and Wolf 2021).
 
     Attention is weighted by its gradient: R = I, then in each layer R = R + C R, where C is the
-    mean over heads of max(gradient * A, 0); per image.
+    mean over heads of max(gradient * A, 0); per image. Layers side by side add their C to one step.
 
     Args:
         model: the relevance passes through its attention layers; left as it was.
@@ -47,11 +49,12 @@ def relevance(
     """
     if run is None:
         run = model
-    with _gradients_on(model), AttentionMaps(model, gradients=True) as maps:
+    with AttentionMaps(model, gradients=True) as maps, _gradients_on(model):
         # Frozen layers give their attention no gradient, so the input requires one
         output = run(inputs.detach().clone().requires_grad_())
         scores = _scores_of(output, score, len(inputs))
-        layers = [maps.weights[layer] for layer in sorted(maps.weights)]
+        layers = list(maps.weights.values())
+        steps = maps.steps
         # Images do not mix, so the gradient of the sum is each image's own; it is zero by a layer
         # that the score does not depend on
         gradients = torch.autograd.grad(
@@ -61,8 +64,11 @@ def relevance(
     batch, _, tokens, _ = layers[0].shape
     # Before the first layer, each token depends on itself alone
     result = torch.eye(tokens).to(layers[0].device, torch.float32).expand(batch, -1, -1)
-    for weights, gradient in zip(layers, gradients, strict=True):
-        contribution = (gradient * weights.detach()).float().clamp(min=0).mean(dim=1)  # (B, N, N)
+    for step in steps:
+        contribution = torch.zeros_like(result)
+        for layer in step:
+            weighted = gradients[layer] * layers[layer].detach()  # (B, h, N, N)
+            contribution = contribution + weighted.float().clamp(min=0).mean(dim=1)
         with full_precision(result):
             result = result + contribution @ result
     return result
@@ -81,7 +87,8 @@ def legrad(
     blocks; per image.
 
     Args:
-        model: with one attention layer in each of its blocks; left as it was.
+        model: with one attention layer in each of its blocks, or several side by side; left as it
+            was.
         inputs: (B, C, H, W), normalised.
         score: the index of a class if `head` returns logits (B, classes); else a function from
             what it returns to one score per image (B,).
@@ -104,22 +111,24 @@ def legrad(
     if head is None:
         # of a model of ours or timm's
         head = lambda tokens: parts.forward_head(parts.norm(tokens))  # noqa: E731
-    tokens: list[Tensor] = []
+    tokens: dict[nn.Module, Tensor] = {}
 
-    def keep(_block: nn.Module, _inputs: Any, output: Any) -> None:
-        tokens.append(output[0] if isinstance(output, tuple) else output)
+    def keep(part: nn.Module, _inputs: Any, output: Any) -> None:
+        tokens[part] = output[0] if isinstance(output, tuple) else output
 
     with ExitStack() as undo:
-        undo.enter_context(_gradients_on(model))
         maps = undo.enter_context(AttentionMaps(model, gradients=True))
-        for block in _blocks_of(model, maps.names):
-            undo.callback(block.register_forward_hook(keep).remove)
+        undo.enter_context(_gradients_on(model))
+        listed = _parts_of_lists(model)
+        for part in listed.values():
+            undo.callback(part.register_forward_hook(keep).remove)
         model(inputs.detach().clone().requires_grad_())
+        blocks = _blocks_of(listed, maps)
 
         # A block's own score depends on its attention, whatever later blocks make of it
         positive = []
-        for layer, block_tokens in zip(maps.layers, tokens, strict=True):
-            scores = _scores_of(head(block_tokens), score, len(inputs))
+        for layer in maps.layers:
+            scores = _scores_of(head(tokens[blocks[layer]]), score, len(inputs))
             (gradient,) = torch.autograd.grad(
                 scores.sum(), maps.weights[layer], retain_graph=True, materialize_grads=True
             )
@@ -127,22 +136,27 @@ def legrad(
     return torch.stack(positive).mean(0)
 
 
-def _blocks_of(model: nn.Module, layers: Sequence[str]) -> list[nn.Module]:
-    """Return the block of each attention layer: the part of a list that holds no other layer."""
-    # Parts of lists, the outer before the inner
-    candidates = {}
+def _parts_of_lists(model: nn.Module) -> dict[str, nn.Module]:
+    """Return the parts of a model's lists with their names, the outer before the inner."""
+    parts = {}
     for name, part in model.named_modules():
         if isinstance(part, nn.ModuleList | nn.Sequential):
             prefix = f"{name}." if name else ""
             for number, block in part.named_children():
-                candidates[f"{prefix}{number}"] = block
+                parts[f"{prefix}{number}"] = block
+    return parts
 
-    blocks: dict[str, nn.Module] = {}
-    for name, block in candidates.items():
-        inside = [layer for layer in layers if f"{layer}.".startswith(f"{name}.")]
-        if len(inside) == 1 and inside[0] not in blocks:
-            blocks[inside[0]] = block
-    return [blocks[layer] for layer in layers]
+
+def _blocks_of(listed: dict[str, nn.Module], maps: AttentionMaps) -> dict[int, nn.Module]:
+    """Return the block of each layer: the outermost part of a list that is one step of tokens."""
+    blocks: dict[int, nn.Module] = {}
+    for name, part in listed.items():
+        layers = enumerate(f"{layer}." for layer in maps.names)
+        inside = {number for number, layer in layers if layer.startswith(f"{name}.")}
+        # one layer, or several side by side, whose branches are no blocks
+        if inside and any(inside.issubset(step) for step in maps.steps):
+            blocks |= dict.fromkeys(inside - blocks.keys(), part)
+    return blocks
 
 
 class Faithfulness(NamedTuple):
@@ -231,10 +245,24 @@ def faithfulness(
 def _gradients_on(model: nn.Module) -> Iterator[None]:
     """Compute gradients within the block, with the model in eval mode, whatever is around it."""
     with ExitStack() as undo:
-        # Gradient checkpointing computes a block again, whose weights would be other ones
-        for part in model.modules():
-            if getattr(part, "grad_checkpointing", False):
-                undo.enter_context(held(part, "grad_checkpointing", False))
+        # Checkpointing computes a block again, whose weights would be other ones. torch's function
+        # has many names in others' code, but these parts of it only one
+        here = threading.get_ident()
+        function = checkpoint.CheckpointFunction
+        hook = checkpoint._checkpoint_hook
+
+        class Reentrant(function):  # type: ignore[misc, valid-type]
+            @classmethod
+            def apply(cls, run: Callable[..., Any], preserve: bool, *inputs: Any) -> Any:
+                if threading.get_ident() == here:
+                    return run(*inputs)
+                return function.apply(run, preserve, *inputs)
+
+        def saving(frame: Any) -> AbstractContextManager[Any]:
+            return nullcontext() if threading.get_ident() == here else hook(frame)
+
+        undo.enter_context(held(checkpoint, "CheckpointFunction", Reentrant))
+        undo.enter_context(held(checkpoint, "_checkpoint_hook", saving))
         undo.enter_context(eval_mode(model))
         undo.enter_context(torch.inference_mode(False))
         undo.enter_context(torch.enable_grad())

@@ -141,7 +141,10 @@ def usual_query(encoder: Any) -> str | tuple[int, int]:
 
 
 def geometry_of(model: nn.Module) -> Geometry:
-    """Return the layout of a model of ours, timm's, transformers' or torchvision's."""
+    """Return the layout of a model of ours, timm's, transformers' or torchvision's.
+
+    One within a wrapper (DataParallel, AveragedModel, a Sequential of one) is found.
+    """
     # Ours and timm's; a masked autoencoder has its layout in its encoder
     encoder: Any = model
     if not hasattr(model, "patch_embed"):
@@ -174,6 +177,9 @@ def geometry_of(model: nn.Module) -> Geometry:
             f"{type(model).__name__} shuffles its patches; capture load_model(model) instead, or "
             "give it ascending noise=, and pass geometry=Geometry(...)"
         )
+    children = list(model.children())
+    if kind not in PREFIX_TOKENS and len(children) == 1:
+        return geometry_of(children[0])
     if kind not in PREFIX_TOKENS:
         raise AttentionError(
             f"{type(model).__name__} does not say how its tokens lie in the image; "

@@ -1,9 +1,10 @@
-"""Find a model's attention layers and intercept them: ours, timm's, transformers', torch's, others.
+"""Find where a model attends and intercept it: any model, whichever its classes.
 
 Fused attention (`F.scaled_dot_product_attention`) never forms its weights. So within a `with` block
-every attention layer is made to call it, and a function that forms them is called in its place, in
-the thread of the block alone. Afterwards the model is as it was. A block waits for those of other
-threads: torch keeps its modes by thread, but a model has one set of layers.
+a function that forms them is called in its place, wherever the call stands, in the thread of the
+block alone; layers of this package, timm and transformers that would multiply by hand are made to
+call it. Afterwards the model is as it was. A block waits for those of other threads: torch keeps
+its modes by thread, but a model has one set of layers.
 
 Letters: B batch, h heads, N queries, M keys, d width of a head.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import FunctionType
 from typing import Any
@@ -21,6 +22,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakIdKeyDictionary
 
 from vit.attention import MultiHeadSelfAttention
 from vit.errors import AttentionError
@@ -31,63 +34,26 @@ Hook = Callable[[int, Tensor, Tensor], Tensor]
 NamedLayer = tuple[str, nn.Module]
 
 
-def attention_layers(model: nn.Module, every: bool) -> list[NamedLayer]:
-    """Return the attention layers of a model with their names, in the order of its modules.
+def attention_layers(model: nn.Module) -> list[NamedLayer]:
+    """Return the modules that are called attention, with their names, in the model's order.
 
-    Args:
-        model: any.
-        every: refuse a model that also has attention layers of another kind.
+    Libraries name their classes alike. A forward pass tells which others attend.
     """
-    candidates = [(name, part) for name, part in model.named_modules() if _is_attention(part)]
+    candidates = []
+    for name, part in model.named_modules():
+        is_named = re.search("Attn|Attention|^XCA$", type(part).__name__)
+        # timm's block of ViT-22B attends itself
+        if is_named or hasattr(part, "fused_attn"):
+            candidates.append((name, part))
 
     # A layer within a layer (a wrapper and its core) counts once, as the inner one
-    names = [name for name, _ in candidates]
+    names = [f"{name}." for name, _ in candidates]
     layers = []
     for name, layer in candidates:
-        if not any(inner.startswith(f"{name}.") for inner in names):
+        prefix = f"{name}." if name else ""
+        if not any(inner != f"{name}." and inner.startswith(prefix) for inner in names):
             layers.append((name, layer))
-    if not layers:
-        raise AttentionError(
-            f"{type(model).__name__} has no attention layers of a known kind "
-            "(ours, timm's, transformers', torch's, or one whose forward calls "
-            "F.scaled_dot_product_attention)"
-        )
-    if not every:
-        return layers
-
-    # Libraries name their attention classes alike, so an unknown one is recognised by its name
-    intercepted = {part for _, layer in layers for part in layer.modules()}
-    for name, part in model.named_modules():
-        kind = type(part).__name__
-        if re.search("Attn|Attention|^XCA$", kind) and intercepted.isdisjoint(part.modules()):
-            count = len(layers)
-            raise AttentionError(
-                f"{name} ({kind}) attends in a way that cannot be followed; AttentionMaps follows "
-                f"the {count} other layers with layers=range({count}), or a part of them"
-            )
     return layers
-
-
-def _is_attention(part: nn.Module) -> bool:
-    """Tell whether a module computes attention in a way that can be intercepted."""
-    # Ours and torch's
-    if isinstance(part, MultiHeadSelfAttention | nn.MultiheadAttention):
-        return True
-    # timm's layers say whether they are fused; its XCA attends from channel to channel
-    if isinstance(getattr(part, "fused_attn", None), bool):
-        return type(part).__name__ != "XCA"
-    # transformers' layers have `scaling`, in CLIP and SigLIP `scale`
-    scale = getattr(part, "scaling", getattr(part, "scale", None))
-    if _implementation(part) and isinstance(scale, float):
-        return True
-    # Anybody's whose forward itself calls the fused attention
-    code = getattr(type(part).forward, "__code__", None)
-    return code is not None and "scaled_dot_product_attention" in code.co_names
-
-
-def _implementation(part: nn.Module) -> str:
-    """Return which attention a layer of transformers computes, perhaps "None"; else ""."""
-    return str(getattr(getattr(part, "config", None), "_attn_implementation", ""))
 
 
 def in_this_thread(hook: Callable[..., Any]) -> Callable[..., Any]:
@@ -102,64 +68,127 @@ def in_this_thread(hook: Callable[..., Any]) -> Callable[..., Any]:
     return guarded
 
 
-class _Interception(TorchFunctionMode):
-    """Calls a hook wherever an attention layer of a model calls torch's fused attention.
+_capture = threading.RLock()
+"""Held by the thread that captures: one at a time."""
+_captured: set[nn.Module] = set()
+"""The modules that are watched now."""
 
-    Only calls in the thread that entered it are intercepted: torch keeps its modes by thread.
+
+class Interception(TorchFunctionMode):
+    """Calls a hook wherever a model calls torch's fused attention, within `active()`.
+
+    A layer is the innermost module that runs when the call happens.
+
+    Args:
+        model: any.
+        hook: gets a layer's number, weights and values, and returns the mixed values.
     """
 
-    def __init__(self, layers: list[NamedLayer], hook: Hook):
+    def __init__(self, model: nn.Module, hook: Hook):
         super().__init__()
-        self.layers = layers
-        self.numbers = {layer: number for number, (_, layer) in enumerate(layers)}
-        # layers that return their weights too
-        self._eager = {layer for layer in self.numbers if _implementation(layer) == "eager"}
+        self._model = model
         self._hook = hook
-        self._running: list[int] = []  # numbers of the layers that run now, the innermost last
-        self._attended: set[int] = set()  # those that have attended in this pass
-        self._is_whole = False  # whether the model runs as a whole; a part of it may run alone
-        self._weights: dict[int, Tensor] = {}  # (B, h, N, M) of the layers that run now
+        self._parts = {part: name for name, part in model.named_modules()}
+        # By module, in the model's order
+        self._numbers: dict[nn.Module, int] = {}
+        self._set_layers({layer for _, layer in attention_layers(model)})
+
+        # layers that return their weights too
+        self._eager: set[nn.Module] = set()
+        self._running: list[nn.Module] = []  # the innermost last
+        self._attended: set[nn.Module] = set()  # in this pass
+        self._weights: dict[nn.Module, Tensor] = {}  # (B, h, N, M) of the layers that run now
         self._fused_multi_head_attention = _copy_with_kernel(self._attend)
 
-    # --- Which layer runs ---
+        # How many layers, one after another, lie before each layer, and before a tensor
+        self._before: dict[nn.Module, int] = {}
+        self._depths = WeakIdKeyDictionary()
+        self._depth = 0  # of what the running layer gets
 
-    def watch(self, model: nn.Module, undo: ExitStack) -> None:
-        """Follow which layer of `model` runs, until `undo` closes."""
-        # the model may be the layer itself, so a pass begins before any layer; the weights are
-        # handed out first of all, so that transformers' own hooks find them
-        for layer in self.numbers:
-            before = in_this_thread(self._enter_layer)
-            undo.callback(layer.register_forward_pre_hook(before, prepend=True).remove)
-            after = in_this_thread(self._leave_layer)
-            hook = layer.register_forward_hook(after, prepend=True, always_call=True)
-            undo.callback(hook.remove)
-        before = in_this_thread(self._begin_pass)
-        undo.callback(model.register_forward_pre_hook(before, prepend=True).remove)
-        after = in_this_thread(self._end_pass)
-        undo.callback(model.register_forward_hook(after, always_call=True).remove)
+    @property
+    def layers(self) -> list[NamedLayer]:
+        """The attention layers: those called so, and others from their first call on."""
+        return [(self._parts[layer], layer) for layer in self._numbers]
 
-    def _begin_pass(self, *_: Any) -> None:
-        self._running.clear()
-        self._attended.clear()
-        self._is_whole = True
+    def steps(self) -> list[list[int]]:
+        """Return the layers that attended, in the order of tokens; those side by side are one."""
+        steps: dict[int, list[int]] = {}
+        for layer, number in self._numbers.items():
+            if layer in self._before:
+                steps.setdefault(self._before[layer], []).append(number)
+        return [steps[depth] for depth in sorted(steps)]
 
-    def _end_pass(self, *_: Any) -> None:
-        self._is_whole = False
+    def _set_layers(self, layers: set[nn.Module]) -> None:
+        ordered = [part for part in self._parts if part in layers]
+        self._numbers = {layer: number for number, layer in enumerate(ordered)}
 
-    def _enter_layer(self, layer: nn.Module, _inputs: Any) -> None:
-        number = self.numbers[layer]
-        # If a part of the model runs alone, each call of a layer is a pass of its own
-        if not self._is_whole:
-            self._attended.discard(number)
-        self._running.append(number)
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Intercept within the block, in its thread alone.
 
-    def _leave_layer(self, layer: nn.Module, _inputs: Any, output: Any) -> Any:
-        self._running.pop()
-        weights = self._weights.pop(self.numbers[layer], None)
+        Others run the model as ever, or wait with a block of their own until this one ends. The
+        model is left as it was, even if the block raises.
+        """
+        with ExitStack() as undo:
+            undo.enter_context(_capture)
+            if not _captured.isdisjoint(self._parts):
+                raise AttentionError(
+                    "another `with` block already records this model; leave that one first"
+                )
+            _captured.update(self._parts)
+            undo.callback(_captured.difference_update, list(self._parts))
+            undo.callback(self._depths.clear)
+
+            # The weights are handed out first of all, so that transformers' own hooks find them
+            self._eager = {part for part in self._parts if _implementation(part) == "eager"}
+            _fuse(self._parts, undo)
+            before = in_this_thread(self._enter_part)
+            after = in_this_thread(self._leave_part)
+            for part in self._parts:
+                entered = part.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
+                undo.callback(entered.remove)
+                left = part.register_forward_hook(
+                    after, prepend=True, with_kwargs=True, always_call=True
+                )
+                undo.callback(left.remove)
+            undo.enter_context(self)
+            yield
+
+    # --- Which module runs ---
+
+    def _enter_part(self, part: nn.Module, *inputs: Any) -> None:
+        # a signal may have ended the pass before, after which torch calls no hook
+        if part is self._model:
+            self._running.clear()
+        # a pass of the model, or of a part of it that runs alone
+        if not self._running:
+            self._attended.clear()
+            for tensor in _tensors(inputs):
+                self._depths.setdefault(tensor, 0)
+        self._running.append(part)
+
+    def _leave_part(self, part: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+        while self._running and self._running.pop() is not part:
+            continue
+        # what it computes by functions that torch does not show comes after its inputs, too
+        self._set_depth(output, (args, kwargs, output))
+        weights = self._weights.pop(part, None)
         # transformers' layers return (mixed, weights), None for the weights if they are fused
-        if layer in self._eager and weights is not None and isinstance(output, tuple):
+        if part in self._eager and weights is not None and isinstance(output, tuple):
             return (output[0], weights, *output[2:])
         return None
+
+    def _depth_of(self, values: Any) -> int | None:
+        """Return the depth of the deepest of some tensors; None if none is known."""
+        depths = [self._depths.get(tensor) for tensor in _tensors(values)]
+        return max((depth for depth in depths if depth is not None), default=None)
+
+    def _set_depth(self, result: Any, inputs: Any, layers: int = 0) -> None:
+        # a compiler can follow modules, but no weak references
+        depth = None if torch.compiler.is_compiling() else self._depth_of(inputs)
+        if depth is not None:
+            for tensor in _tensors(result):
+                self._depths[tensor] = depth + layers
 
     # --- What it calls ---
 
@@ -171,12 +200,28 @@ class _Interception(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         # Within this function the mode is off, so what it calls is not intercepted again
-        if self._running:
+        inputs = (args, kwargs or {})
+        call = None
+        # timm's XCA attends from channel to channel
+        if self._running and type(self._running[-1]).__name__ != "XCA":
             if getattr(func, "__name__", "") == "scaled_dot_product_attention":
-                func = self._attend
+                call = self._attend
             elif func is F.multi_head_attention_forward:
-                func = self._multi_head_attention
-        return func(*args, **(kwargs or {}))
+                call = self._multi_head_attention
+        if call is None:
+            result = func(*args, **inputs[1])
+            # assignment to a part of a tensor returns nothing
+            self._set_depth(args[:1] if result is None else result, inputs)
+            return result
+
+        # Without a path from the inputs, a layer comes after those before
+        depth = None if torch.compiler.is_compiling() else self._depth_of(inputs)
+        if depth is None:
+            depth = 1 + max(self._before.values(), default=-1)
+        self._depth = depth
+        result = call(*args, **inputs[1])
+        self._set_depth(result, inputs, layers=1)
+        return result
 
     def _multi_head_attention(
         self,
@@ -212,14 +257,19 @@ class _Interception(TorchFunctionMode):
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Tensor:
+        layer = self._running[-1]
+        # What is called attention was none if its call stands within it or around it
+        if layer not in self._numbers:
+            others = {*self._running, *layer.modules()} - self._attended
+            self._set_layers({*self._numbers} - others | {layer})
         # A layer that attends twice, e.g. for a difference of two maps, has no one map
-        number = self._running[-1]
-        if number in self._attended:
-            name = self.layers[number][0] or "the model itself"
+        if layer in self._attended:
+            name = self._parts[layer] or "the model itself"
             raise AttentionError(
                 f"{name} attends more than once per forward pass, so no single map describes it"
             )
-        self._attended.add(number)
+        self._attended.add(layer)
+        self._before[layer] = self._depth
 
         # Heads that share their keys and values have the same ones
         if enable_gqa:
@@ -228,57 +278,48 @@ class _Interception(TorchFunctionMode):
             value = value.repeat_interleave(heads // value.shape[1], dim=1)
         weights = _weights(query, key, attn_mask, dropout_p, is_causal, scale).to(value.dtype)
         # A single head may have no axis of its own
+        number = self._numbers[layer]
         if weights.ndim == 3:
-            self._weights[number] = weights[:, None]
+            self._weights[layer] = weights[:, None]
             return self._hook(number, weights[:, None], value[:, None])[:, 0]
-        self._weights[number] = weights
+        self._weights[layer] = weights
         return self._hook(number, weights, value)
 
 
-_capture = threading.RLock()
-"""Held by the thread that captures: one at a time."""
-_captured: set[nn.Module] = set()
-"""The layers that are intercepted now."""
+def _tensors(values: Any) -> list[Tensor]:
+    return [value for value in tree_leaves(values) if isinstance(value, Tensor)]
 
 
-@contextmanager
-def intercept_attention(
-    model: nn.Module, hook: Hook, every: bool = True
-) -> Iterator[list[NamedLayer]]:
-    """Let `hook` mix the values of each attention layer of `model`, within the block.
+def _implementation(part: nn.Module) -> str:
+    """Return which attention a module of transformers computes, perhaps "None"; else ""."""
+    return str(getattr(getattr(part, "config", None), "_attn_implementation", ""))
 
-    Only in the thread of the block: others run the model as ever, or wait with a block of their
-    own until this one ends. The model is left as it was, even if the block raises.
 
-    Args:
-        model: any with attention layers of known kinds.
-        hook: gets a layer's number, weights and values, and returns the mixed values.
-        every: refuse a model that also has attention layers of another kind.
+def _fuse(parts: Iterable[nn.Module], undo: ExitStack) -> None:
+    """Make modules that may multiply by hand call the fused attention, until `undo` closes."""
+    configs: dict[int, Any] = {}
+    for part in parts:
+        config = getattr(part, "config", None)
+        if isinstance(part, MultiHeadSelfAttention):
+            undo.enter_context(held(part, "kernel", "flash"))
+        elif isinstance(part.__dict__.get("fused_attn"), bool):
+            undo.enter_context(held(part, "fused_attn", True))
+        elif isinstance(getattr(type(config), "_attn_implementation", None), property):
+            configs[id(config)] = config
+    for config in configs.values():
+        undo.enter_context(held(config, "__class__", _sdpa_in_this_thread(type(config))))
 
-    Yields:
-        the layers with their names.
-    """
-    layers = attention_layers(model, every)
-    interception = _Interception(layers, hook)
-    with ExitStack() as undo:
-        undo.enter_context(_capture)
-        if not _captured.isdisjoint(interception.numbers):
-            raise AttentionError(
-                "another `with` block already records this model; leave that one first"
-            )
-        _captured.update(interception.numbers)
-        undo.callback(_captured.difference_update, interception.numbers)
 
-        for layer in interception.numbers:
-            if isinstance(layer, MultiHeadSelfAttention):
-                undo.enter_context(held(layer, "kernel", "flash"))
-            elif hasattr(layer, "fused_attn"):
-                undo.enter_context(held(layer, "fused_attn", True))
-            elif _implementation(layer):
-                undo.enter_context(held(layer.config, "_attn_implementation", "sdpa"))
-        interception.watch(model, undo)
-        undo.enter_context(interception)
-        yield layers
+def _sdpa_in_this_thread(kind: Any) -> type:
+    """Return settings of transformers for fused attention; in other threads, they are as ever."""
+    thread = threading.get_ident()
+    known = kind._attn_implementation
+
+    def implementation(config: Any) -> Any:
+        return "sdpa" if threading.get_ident() == thread else known.fget(config)
+
+    names = {"_attn_implementation": property(implementation, known.fset)}
+    return type(kind.__name__, (kind,), names)
 
 
 def _copy_with_kernel(attend: Callable[..., Tensor]) -> Callable[..., Any]:

@@ -17,47 +17,62 @@ from torch import Tensor, nn
 from vit.errors import AttentionError
 from vit.interpret.capture import AttentionMaps
 from vit.interpret.geometry import Geometry
-from vit.interpret.layers import Hook, intercept_attention
+from vit.interpret.layers import Interception
 from vit.isolation import eval_mode
 
 
 def attention_rollout(
-    weights: Sequence[Tensor], discard: float = 0.0, num_prefix_tokens: int = 1
+    maps: AttentionMaps | Sequence[Tensor],
+    discard: float = 0.0,
+    num_prefix_tokens: int | None = None,
 ) -> Tensor:
     """Return how much of each input token reaches each token (Abnar and Zuidema 2020).
 
     In each layer, A is the mean over heads, and half stays with the token itself (the residual
-    connection): 0.5 (A + I). The layers are multiplied.
+    connection): 0.5 (A + I). The layers are multiplied; those side by side count as one with the
+    heads of all.
 
     Args:
-        weights: (B, h, N, N) of each layer, from the first to the last; `w.amax(1, keepdim=True)`
-            for the maximum over heads in place of their mean. Rows are scaled to sum to 1 before I
-            is added, which other code does not do, so its rollouts of a maximum or minimum differ.
+        maps: after a pass; or weights (B, h, N, N) of each layer, from the first to the last, e.g.
+            `w.amax(1, keepdim=True)` for the maximum over heads in place of their mean. Rows are
+            scaled to sum to 1 before I is added, which other code does not do, so its rollouts of a
+            maximum or minimum differ.
         discard: share of each layer's smallest weights to leave out; the columns of prefix tokens
             are kept.
-        num_prefix_tokens: class token and registers.
+        num_prefix_tokens: class token and registers; needed to discard some of bare weights.
 
     Returns:
         (B, N, N): row = token, column = input token; rows sum to 1.
 
     Raises:
-        AttentionError: there is no layer, one has other queries than keys, or `discard` is not
-            from 0 to below 1.
+        AttentionError: there is no layer, one has other queries than keys, `discard` is not from 0
+            to below 1, or nobody says how many prefix tokens there are.
     """
     if not 0 <= discard < 1:
         raise AttentionError(f"discard is a share from 0 to below 1, got {discard}")
+    layers = maps
+    if isinstance(maps, AttentionMaps):
+        weights = maps.weights
+        layers = [torch.cat([weights[layer] for layer in step], dim=1) for step in maps.steps]
+        if discard and num_prefix_tokens is None:
+            num_prefix_tokens = maps.geometry.num_prefix_tokens
+    elif discard and num_prefix_tokens is None:
+        raise AttentionError(
+            "discard= keeps the prefix tokens: give AttentionMaps, which knows"
+            " them, or num_prefix_tokens="
+        )
 
     # Each layer is multiplied to those before it
     rollout: Tensor | None = None
-    for layer in weights:
-        rollout = rollout_step(rollout, layer, discard, num_prefix_tokens)
+    for layer in layers:
+        rollout = rollout_step(rollout, layer, discard, num_prefix_tokens or 0)
     if rollout is None:
         raise AttentionError("a rollout needs the weights of at least one layer")
     return rollout
 
 
 def rollout_step(
-    before: Tensor | None, weights: Tensor, discard: float = 0.0, num_prefix_tokens: int = 1
+    before: Tensor | None, weights: Tensor, discard: float, num_prefix_tokens: int
 ) -> Tensor:
     """Return `attention_rollout` through one more layer.
 
@@ -285,33 +300,25 @@ def head_ablation(model: nn.Module, loss: Callable[[], Tensor]) -> Tensor:
         ValueError: `loss` computes no attention that can be silenced.
     """
     heads: dict[int, int] = {}  # number of heads by layer
+    silenced = (-1, -1)  # a layer and its head
 
-    def count_heads(layer: int, weights: Tensor, values: Tensor) -> Tensor:
+    def mix(layer: int, weights: Tensor, values: Tensor) -> Tensor:
         heads[layer] = weights.shape[1]
-        return weights @ values
-
-    # One pass with all heads gives the loss to compare with, and how many heads there are
-    with eval_mode(model):
-        with intercept_attention(model, count_heads) as layers:
-            loss_with_all = float(loss())
-
-        # Then one pass for each head without it
-        shape = (len(layers), max(heads.values()))
-        increase = torch.full(shape, float("nan"), dtype=torch.float32)
-        for layer, count in heads.items():
-            for head in range(count):
-                with intercept_attention(model, _silence(layer, head)):
-                    increase[layer, head] = float(loss()) - loss_with_all
-    return increase
-
-
-def _silence(layer: int, head: int) -> Hook:
-    """Return a hook that mixes values as the model does, except for one head, which gives 0."""
-
-    def mix(number: int, weights: Tensor, values: Tensor) -> Tensor:
         mixed = weights @ values  # (B, h, N, d)
-        if number == layer:
-            mixed[:, head] = 0
+        if layer == silenced[0]:
+            mixed[:, silenced[1]] = 0
         return mixed
 
-    return mix
+    # One pass with all heads gives the loss to compare with, and how many heads there are
+    interception = Interception(model, mix)
+    with eval_mode(model), interception.active():
+        loss_with_all = float(loss())
+
+        # Then one pass for each head without it
+        shape = (len(interception.layers), max(heads.values()))
+        increase = torch.full(shape, float("nan"), dtype=torch.float32)
+        for layer, count in list(heads.items()):
+            for head in range(count):
+                silenced = (layer, head)
+                increase[layer, head] = float(loss()) - loss_with_all
+    return increase

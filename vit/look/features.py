@@ -59,7 +59,7 @@ def pca_colours(features: Tensor) -> Tensor:
     return colours.float().unflatten(0, features.shape[:2])
 
 
-def artifact_scores(tokens: Tensor, num_prefix_tokens: int = 0) -> Tensor:
+def artifact_scores(tokens: Tensor, num_prefix_tokens: int) -> Tensor:
     """Return how far the length of each patch's token lies above the usual, in deviations.
 
     Large models put a few tokens of extreme length on patches without content and keep facts about
