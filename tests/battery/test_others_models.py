@@ -40,7 +40,7 @@ def randomize(model: nn.Module) -> nn.Module:
 
 @torch.no_grad()
 def outcome(checkpoint: object, expected: Callable[[bool], Tensor], images: Tensor) -> str:
-    """Return "right", "warned" (other, and said to be a guess), "refused" or "wrong"."""
+    """Return "right", "warned" (other, and said to be assumed), "refused" or "wrong"."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         try:
@@ -55,7 +55,7 @@ def outcome(checkpoint: object, expected: Callable[[bool], Tensor], images: Tens
     most = CLOSE * max(1, wanted.abs().max())
     if values.shape == wanted.shape and (values - wanted).abs().max() < most:
         return "right"
-    return "warned" if any("guess" in str(one.message) for one in said) else "wrong"
+    return "warned" if any("assumed" in str(one.message) for one in said) else "wrong"
 
 
 def is_refused(checkpoint: object) -> bool:

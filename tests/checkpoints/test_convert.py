@@ -158,7 +158,7 @@ def test_a_folder_of_ours_is_loaded_by_timm_and_transformers_as_it_is(case, tmp_
     # an initial value, which matters in training only
     differing = {key for key, value in again.config if value != getattr(encoder.config, key)}
     assert differing <= {"layer_scale", "drop_path"}
-    assert again.origin.report.guesses == []
+    assert again.origin.report.assumed == []
 
     theirs, loading = hf.AutoModel.from_pretrained(folder, output_loading_info=True)
     assert not loading["missing_keys"]

@@ -166,6 +166,7 @@ def test_a_lost_classifier_is_a_warning_that_names_it(place, head):
 def test_an_option_names_the_head():
     theirs = Net("answer", linear())
     state = under("net.", theirs.state_dict())
+    assert "nothing says what it is: answer (allow; classifier if it is" in warned(state, **SIZES)
     assert load(state).config.num_classes == 0
     for name in ("answer", "net.answer"):
         agree(load(state, classifier=name), theirs)
@@ -194,11 +195,17 @@ def test_what_precedes_a_layer_in_a_list_is_a_guess_unless_its_module_is_named()
     assert "dropout" not in warned(state, classifier="head", **SIZES)
 
 
+def test_a_lone_matrix_may_be_a_cosine_unless_its_module_is_named():
+    state = of_timm(linear(bias=False)).state_dict()
+    assert "head is a linear layer without a bias" in warned(state, **SIZES)
+    assert "not a cosine" not in warned(state, classifier="head", **SIZES)
+
+
 def test_what_a_head_of_ones_own_reads_is_a_guess():
     with_pooler = TransformersNet("classifier", linear()).state_dict()
     with_pooler["backbone.pooler.dense.weight"] = torch.ones(32, 32)
     for state in (Net("classifier", linear()).state_dict(), with_pooler):
-        assert "nothing says what its head reads" in warned(state, **SIZES)
+        assert "its head reads" in warned(state, **SIZES)
 
 
 def test_heads_of_a_pretraining_are_no_classifiers():
@@ -220,7 +227,7 @@ def test_heads_beside_a_copy_are_the_copys():
         ours = load(file, branch=branch)
         assert ours.config.num_classes == classes
         reason = ours.origin.report.dropped[f"{other}.classifier.bias"]
-        assert reason == f"another copy of the network; branch {other} takes it"
+        assert reason == f"of another network; branch {other} takes it"
 
 
 # --- a model in memory, whose modules show what they compute --------------------------------------
@@ -248,13 +255,13 @@ def test_what_a_classifier_around_a_model_in_memory_reads_is_a_guess():
     vit.vit = vit.backbone  # transformers' own place for it
     del vit.backbone
     for source in (theirs, vit):
-        assert "nothing says what its head reads; assuming the class" in warned(source)
+        assert "its head reads the class token (global_pool)" in warned(source)
     ours = load_model(theirs, global_pool="avg")
     agree(ours, theirs)
 
     # the pooling of the library's model is the better guess
     theirs = Net("head", linear(), timm_model(num_classes=0, global_pool="avg", fc_norm=False))
-    with pytest.warns(UserWarning, match="nothing says what its head reads; assuming the mean"):
+    with pytest.warns(UserWarning, match="its head reads the mean"):
         ours = load_model(theirs)
     agree(ours, theirs)
 

@@ -3,6 +3,7 @@
 What contradicts itself is refused in one line. Oracles: timm's resizing, transformers' models.
 """
 
+import argparse
 import json
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from small import (
     agree,
     autoencoder,
     change,
+    mae_state,
     refused,
     timm_model,
     timm_state,
@@ -174,13 +176,14 @@ def test_what_contradicts_the_settings_or_cannot_be_used_is_refused(tmp_path):
 @torch.no_grad()
 def test_a_model_in_memory_needs_no_guess():
     theirs = timm_model(num_heads=2, global_pool="avg", class_token=False, init_values=0.1)
+    known = dict(mean=(0.5,) * 3, std=(0.5,) * 3)
     with warnings.catch_warnings(action="error"):  # nothing is a guess
-        ours = load_model(theirs)
+        ours = load_model(theirs, **known)
     agree(ours, theirs)
     whole = transformers_model(num_attention_heads=2, layer_norm_eps=1e-5)
     nn.init.normal_(whole.embeddings.position_embeddings)
     with warnings.catch_warnings(action="error"):
-        ours = load_model(whole, mean=(0.5,) * 3, std=(0.5,) * 3)
+        ours = load_model(whole, **known)
     agree(ours, whole)
     assert "computes something else" in refused(timm_model(act_layer="gelu_tanh"))
     assert "'relu' is not computed" in refused(transformers_model(hidden_act="relu"))
@@ -189,18 +192,80 @@ def test_a_model_in_memory_needs_no_guess():
 # --- every guess is told --------------------------------------------------------------------------
 
 
-def test_a_guess_is_a_warning_that_names_the_option():
-    text = warned(timm_state(embed_dim=128))
-    assert text.count("the state dict: ") == 3
-    for options in ("num_heads sets", "global_pool sets it", "mean, std and crop_share set them"):
-        assert options in text
-
+NORMAL = dict(mean=(0.5,) * 3, std=(0.5,) * 3)
+# the file, an option that settles what nothing in it says, and words for that
+ASSUMED = {
+    "heads": (timm_state, dict(num_heads=4), "1 heads of the encoder"),
+    "eps": (timm_state, dict(norm_eps=1e-6), "an eps of 1e-06"),
+    "input": (lambda: timm_state(init_values=0.1) | {"mask_token": torch.ones(1, 32)}, NORMAL, "mean"),
+    "grid": (timm_state, dict(grid_size=(4, 4)), "a square grid of 4 x 4 patches"),
     # 24 patches and a class token have 25 rows
-    state = timm_state(img_size=(16, 24), num_classes=0)
-    assert "5 x 5 patches; grid_size" in warned(state, num_heads=4)
-    # all that an option can say
-    text = warned(state, num_heads=4, grid_size=(4, 6), mean=(0.5,) * 3, std=(0.5,) * 3)
-    assert text.startswith("the state dict: nothing says what its blocks compute")
+    "rows": (lambda: timm_state(img_size=(16, 24)), dict(grid_size=(4, 6)), "5 x 5 patches"),
+    "pooling": (timm_state, dict(global_pool="token"), "its head reads the class token"),
+    # an fc_norm may stand after any pooling
+    "fc_norm": (lambda: timm_state(fc_norm=True), dict(global_pool="avg"), "reads the mean"),
+    "no class token": (
+        lambda: timm_state(class_token=False, global_pool="avg"), dict(global_pool="avg"), "reads",
+    ),
+    "decoder": (lambda: mae_file(), dict(decoder_heads=3), "1 heads of the decoder"),
+    "targets": (lambda: mae_file(), dict(norm_pix_loss=False), "predicts pixels, not normalised"),
+}  # fmt: skip
+
+
+def mae_file():
+    return {"model": mae_state(autoencoder()), "args": argparse.Namespace(blr=1e-3)}
+
+
+@pytest.mark.parametrize("case", ASSUMED)
+def test_all_that_nothing_says_is_one_warning_that_names_the_options(case):
+    file, option, words = ASSUMED[case]
+    state = file()
+    before = warned(state)
+    assert before.count("the state dict: ") == before.count("assumed") == 1
+    assert words in before
+    assert f"({next(iter(option))}" in before
+    assert words not in warned(state, **option)
+    report = load_model(state).origin.report
+    assert any(words in line for line in str(report).splitlines() if line.startswith("assumed: "))
+
+
+@pytest.mark.parametrize("command", ["evaluate --method reconstruction", "explore --mask 0.75"])
+def test_what_a_decoder_predicts_is_a_line_on_the_terminal(command, tmp_path):
+    torch.save(mae_file(), tmp_path / "mae.pth")
+    verb, *words = command.split()
+    data = ["--data", "scenes", "--limit", "4"] if verb == "evaluate" else ["--data", "scenes"]
+    argv = [verb, str(tmp_path / "mae.pth"), *words, *data]
+    if verb == "explore":
+        argv += ["--count", "1", "--out", str(tmp_path / "page.html")]
+    with pytest.warns(UserWarning, match="predicts pixels, not normalised patches .norm_pix_loss"):
+        assert main(argv) == 0
+
+
+class Normalizing(nn.Module):
+    """A model that normalises its own input."""
+
+    def __init__(self, place: str, scale: int):
+        super().__init__()
+        self.net = timm_model()
+        inner = self.get_submodule(place)
+        inner.register_buffer("mean", torch.tensor([0.1, 0.2, 0.3]).view(3, 1, 1) * scale)
+        inner.register_buffer("std", torch.tensor([0.4, 0.5, 0.6]).view(3, 1, 1) * scale)
+
+
+@pytest.mark.parametrize("place", ["", "net"])
+@pytest.mark.parametrize("scale", [1, 255])
+@pytest.mark.parametrize("kind", ["file", "memory"])
+def test_buffers_of_a_mean_and_a_deviation_are_those_of_the_input(place, scale, kind):
+    theirs = Normalizing(place, scale)
+    theirs.net.pretrained_cfg = NORMAL
+    source = theirs if kind == "memory" else theirs.state_dict()
+    if kind == "file":  # another pair is of what stands farther away, or of a loss
+        source |= {"loss.mean": torch.zeros(3), "loss.std": torch.ones(3)}
+    assert "mean 0.1, 0.2, 0.3 and std 0.4, 0.5, 0.6 of its input" in warned(source)
+    origin = load_model(source).origin
+    torch.testing.assert_close(origin.normalize.mean, [0.1, 0.2, 0.3])
+    assert list(origin.report.dropped.values()).count("how its input is normalised") == 2
+    assert load_model(source, **NORMAL).origin.normalize.mean == [0.5] * 3
 
 
 # --- which network in a file, and what stands beside it -------------------------------------------

@@ -10,6 +10,7 @@ from torch import nn
 
 from vit.checkpoints import load_model
 
+head = torch.ones(2, 2)
 DECODER = {"decoder.mask_token": torch.zeros(1, 24), "decoder.embed.weight": torch.ones(24, 32)}
 SALIENCY = {"decoder.upconv1.weight": torch.ones(8, 32, 3, 3), "decoder.out.bias": torch.ones(2)}
 CLASSIFIER = {"criterion.weight": torch.ones(5), "train_acc.tp": torch.ones(5, dtype=torch.long)}
@@ -59,7 +60,7 @@ def test_the_encoder_alone_is_taken_from_any_whole_network(prefix):
 
 def test_what_may_be_anything_is_a_warning():
     state = under("backbone.", timm_model().state_dict()) | {"prompts": torch.ones(4, 32)}
-    assert "nothing says what it is: prompts; allow names it" in warned(state, num_heads=4)
+    assert "nothing says what it is: prompts (allow" in warned(state, num_heads=4)
     assert "prompts" not in warned(state, num_heads=4, allow="prompts")
 
 
@@ -70,13 +71,81 @@ def test_a_branch_by_its_plain_name():
     file |= under("teacher_backbone.vit.", teacher.state_dict())
     file |= {
         "student_head.layers.0.weight": torch.ones(4, 32),
-        "teacher_head.weight": torch.ones(1),
+        "teacher_head.last_layer.weight_v": torch.ones(1),
     }
     file = {"state_dict": file}
     for branch, theirs in (("teacher", teacher), ("student", student), (None, teacher)):
         right(file, theirs, branch=branch)
     right(file, student, branch="student_backbone")
     assert "no copy of the network is called 'pupil'" in refused(file, branch="pupil")
+
+
+SPELLINGS = {
+    "student.": "teacher.",
+    "model.": "teacher.",
+    "architecture.backbone.": "teacher.backbone.",
+    "student_model.": "teacher_model.",
+    "net.": "net.frozen_reference.",
+    "": "reference.",
+}
+
+
+@pytest.mark.parametrize("first", SPELLINGS)
+def test_a_distilled_student_is_no_copy_of_its_teacher(first):
+    """A larger one, or one of its size whose name does not say that it is an average."""
+    second = SPELLINGS[first]
+    student = timm_model(num_classes=0)
+    for teacher in (timm_model(num_classes=0), timm_model(num_classes=0, embed_dim=64)):
+        files = [under(first, student.state_dict()), under(second, teacher.state_dict())]
+        names = {first.rstrip(".") or ".": student, second.rstrip("."): teacher}
+        for file in (files[0] | files[1], files[1] | files[0]):
+            if teacher.embed_dim == student.embed_dim:
+                right(file, student)
+                assert "of the copies of the network" in warned(file, num_heads=4)
+            else:
+                message = refused(file, num_heads=4)
+                assert "different shapes" in message
+                assert all(name in message for name in (*names, "branch"))
+            for branch, theirs in names.items():
+                right(file, theirs, branch=branch)
+
+
+# how a writer's files are: the copy that it evaluates, the other, and what it puts beside them
+WRITERS = {
+    "DINO": ("teacher.backbone.", "student.backbone.", {"teacher.head.mlp.0.weight": head}),
+    "DINOv2": ("teacher.backbone.", "student.backbone.", {"teacher.dino_head.mlp.0.weight": head}),
+    "DINO's options": ("teacher.", "student.", {"args.teacher_temp": 0.04}),
+    "I-JEPA": ("target_encoder.", "encoder.", {"predictor.predictor_blocks.0.norm1.bias": head}),
+    "BYOL of lightly": ("backbone.", "backbone_momentum.", {}),
+    "timm": ("state_dict_ema.", "state_dict.", {}),
+    "DeiT": ("model_ema.", "model.", {}),
+    "torch": ("average.module.", "model.", {"average.n_averaged": torch.tensor(3)}),
+    "Lightning": (
+        "state_dict.model.", "current_model_state.model.",
+        {"averaging_state.n_averaged": torch.tensor(3)},
+    ),
+    "Lightning, stochastic": (
+        "callbacks.SWA.average_model_state.model.", "state_dict.model.", {},
+    ),
+    "mmengine": (
+        "state_dict.", "ema_state_dict.module.", {"ema_state_dict.steps": torch.tensor(3)},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRITERS)
+def test_the_writers_rule_says_which_copy_and_no_order_of_keys(case):
+    place, other, beside = WRITERS[case]
+    theirs = timm_model(num_classes=0)
+    file = under(place, theirs.state_dict()) | under(other, timm_model(num_classes=0).state_dict())
+    file |= beside
+    reports = set()
+    for order in (list(file), sorted(file), sorted(file, reverse=True)):
+        shuffled = {name: file[name] for name in order}
+        ours = right(shuffled, theirs)
+        assert "copies of the network" not in warned(shuffled, num_heads=4)
+        reports.add(str(ours.origin.report))
+    assert len(reports) == 1
 
 
 # where the copy to take stands -> where others do, and whether the names decide it

@@ -21,7 +21,7 @@ BLOCKS = {"encoder": "blocks.", "decoder": "decoder.blocks."}
 # heads by width, if they are not width / 64: ViT-H and ViT-g of the usual families, MAE's decoder
 USUAL_HEADS = {"encoder": {1152: 16, 1280: 16, 1408: 16, 1664: 16}, "decoder": {512: 16}}
 # what no tensor shows, and an encoder without settings is assumed to have
-ASSUMED_MLP = {"gelu": "an exact GELU", "swiglu": "a SiLU of the first half as gate of the other"}
+MLPS = {"gelu": "an exact GELU", "swiglu": "a SiLU of the first half as gate of the other"}
 # the two orders of the columns of a sin-cos table, in words for the user
 SINCOS_ORDERS = {
     "mae": "[sin x, cos x, sin y, cos y]",
@@ -53,10 +53,7 @@ def read_architecture(network: Network) -> None:
     if norm_pix_loss is None:
         norm_pix_loss = network.hints.norm_pix_loss
     if norm_pix_loss is None:
-        network.note(
-            "nothing says whether the decoder predicts normalised patches; assuming no; "
-            "norm_pix_loss sets it"
-        )
+        network.assume("its decoder predicts pixels, not normalised patches", "norm_pix_loss")
     network.norm_pix_loss = bool(norm_pix_loss)
 
 
@@ -76,7 +73,16 @@ def _read_encoder(network: Network) -> dict[str, Any]:
             "PyTorch's order, (D, C, p, q), they load"
         )
     encoder: dict[str, Any] = {"patch_size": (p, q), "channels": channels, "embed_dim": width}
+    stated_eps = network.options.norm_eps or hints.get("norm_eps")
+    encoder["norm_eps"] = stated_eps or network.format.norm_eps
     encoder |= _read_blocks(network, "encoder", width)
+
+    # what its blocks compute, if no known code made the file and no settings say their heads
+    if not network.hints.code and "num_heads" not in hints:
+        blocks = f"norms before each part of a block, {MLPS[encoder['mlp']]}, no rotary positions"
+        network.assume(f"{blocks}, patches side by side", "")
+        if not stated_eps:
+            network.assume(f"an eps of {encoder['norm_eps']:g} in its norms", "norm_eps")
 
     # two values that matter in training only
     encoder["layer_scale"] = None
@@ -84,17 +90,8 @@ def _read_encoder(network: Network) -> dict[str, Any]:
         encoder["layer_scale"] = only_given(hints).get("layer_scale", 1e-5)
     encoder["drop_path"] = hints.get("drop_path", 0.0)
 
-    # the final norm stands before the pooling or after it; no tensor shows an eps
+    # the final norm stands before the pooling or after it
     encoder["fc_norm"] = "fc_norm.weight" in tensors
-    encoder["norm_eps"] = network.options.norm_eps or hints.get("norm_eps")
-    if encoder["norm_eps"] is None:
-        usual = network.format.norm_eps
-        encoder["norm_eps"] = usual
-        if usual != ViTConfig().norm_eps:
-            network.note(
-                f"nothing says the eps of its norms; assuming {usual:g}, "
-                f"the default of {network.format.name}; norm_eps sets it"
-            )
 
     # prefix tokens, then positions, whose table may have rows for them
     encoder["class_token"] = "cls_token" in tensors
@@ -142,18 +139,17 @@ def _read_blocks(network: Network, part: str, width: int) -> dict[str, Any]:
         "qkv": qkv,
         "qkv_bias": qkv_bias,
         "qk_norm": f"{first}attn.q_norm.weight" in tensors,
-        "num_heads": _read_heads(network, part, width, mlp),
+        "num_heads": _read_heads(network, part, width),
     }
 
 
-def _read_heads(network: Network, part: str, width: int, mlp: str) -> int:
+def _read_heads(network: Network, part: str, width: int) -> int:
     """Return the number of heads: from the option, the settings, or qk-norm; else it is a guess.
 
     Args:
         network: the network.
         part: "encoder" or "decoder".
         width: D of its tokens.
-        mlp: as in `ViTConfig`.
     """
     hints = getattr(network.hints, part)
     option = {"encoder": "num_heads", "decoder": "decoder_heads"}[part]
@@ -164,33 +160,27 @@ def _read_heads(network: Network, part: str, width: int, mlp: str) -> int:
     if heads is None and q_norm in network.tensors:
         heads = max(width // network.shape(q_norm)[0], 1)
         if heads == 1:
-            network.guess(
-                f"assuming one head of the {part}, because its q_norm is as wide as its tokens; "
-                f"some code has such a norm for all heads; {option} sets them"
+            network.assume(
+                f"one head of the {part}, because its q_norm is as wide as its tokens; "
+                "some code has such a norm for all heads",
+                option,
             )
+    if heads is not None:
+        return int(heads)
 
-    # The code that made the file has blocks of a known kind, and usual heads for a width. So has
-    # a family whose settings say the heads.
+    # The code that made the file has usual heads for a width, which the name of an architecture
+    # confirms; that of MAE's says nothing of its decoder.
+    code = network.hints.code_heads if part == "encoder" else {}
     usual = USUAL_HEADS[part]
-    assumed = ""
-    if network.hints.blocks_known:
-        of_code = usual if part == "decoder" else network.hints.code_heads
-        if heads is None and width in of_code:
-            heads = of_code[width]
-            network.note(f"{heads} heads of the {part}, as in the code of {network.format.name}")
-    elif part == "encoder" and "num_heads" not in hints:
-        assumed = f"norms before each part of a block, {ASSUMED_MLP[mlp]}, no rotary positions"
-
-    # else it is a guess
-    if heads is None:
-        heads = usual.get(width, width // 64)
-        reason = "usual for this width" if width in usual else "64 channels per head"
-        guess = f"{heads} heads of the {part} are a guess ({reason})"
-        if assumed:
-            guess += f", as are {assumed}"
-        network.guess(f"{guess}; {option} sets them")
-    elif assumed:
-        network.guess(f"nothing says what its blocks compute; assuming {assumed}")
+    heads = code.get(width) or usual.get(width) or max(width // 64, 1)
+    reason = "usual for this width" if width in usual else "64 channels per head"
+    if width in code:
+        reason = f"as in the code of {network.format.name}"
+    text = f"{heads} heads of the {part}, {reason}"
+    if width in code and network.hints.code == "named":
+        network.note(text)
+    else:
+        network.assume(text, option)
     return heads
 
 
@@ -214,7 +204,7 @@ def _read_positions(network: Network, encoder: dict[str, Any]) -> None:
     if grid is None and "image_size" in hints:
         height, width = hints["image_size"]
         grid = (height // p, width // q)
-    assumed = ""
+    is_square = grid is None
     if grid is None:
         counts = dict.fromkeys((*usual, length - encoder["class_token"], length))
         squares = [count for count in counts if count > 0 and math.isqrt(count) ** 2 == count]
@@ -228,12 +218,12 @@ def _read_positions(network: Network, encoder: dict[str, Any]) -> None:
         # 24 patches and a class token have 25 rows, too, so a square that leaves other rows is a
         # guess; so is one of several
         if squares[0] not in usual or len(squares) > 1:
-            network.guess(
-                f"assuming that {squares[0]} of the {length} rows of its position table are "
-                f"{size_text(grid)} patches; grid_size sets them"
+            is_square = False
+            network.assume(
+                f"{squares[0]} of the {length} rows of its position table are "
+                f"{size_text(grid)} patches",
+                "grid_size",
             )
-        else:
-            assumed = f"assuming its grid is square, {size_text(grid)} patches; grid_size sets it"
     rows, columns = grid
     count = rows * columns
     encoder["image_size"] = (rows * p, columns * q)
@@ -247,8 +237,8 @@ def _read_positions(network: Network, encoder: dict[str, Any]) -> None:
                 network.note(f"positions: the fixed sin-cos table in {order}'s order, {text}")
                 encoder["pos_embed"] = "sincos"
                 break
-    if assumed and encoder["pos_embed"] == "learned":
-        network.note(assumed)
+    if is_square and encoder["pos_embed"] == "learned":
+        network.assume(f"a square grid of {size_text(grid)} patches", "grid_size")
 
     # the rows of the prefix
     encoder["no_embed_class"] = count == length and hints.get("no_embed_class", prefix > 0)
@@ -298,18 +288,9 @@ def _read_head(network: Network, encoder: dict[str, Any]) -> None:
         encoder["global_pool"] = "token"
         if encoder["fc_norm"] or not encoder["class_token"]:
             encoder["global_pool"] = "avg"
-    if options.global_pool or is_known or not keeps_head or not encoder["class_token"]:
-        return
-    if encoder["fc_norm"] and "global_pool" not in hints:
-        network.note(
-            "its fc_norm suggests that its head reads the mean of the patches; global_pool sets it"
-        )
-        return
-    reads = {"token": "the class token", "avg": "the mean of the patches"}
-    network.guess(
-        f"nothing says what its head reads; assuming {reads[encoder['global_pool']]}; "
-        "global_pool sets it"
-    )
+    if not (options.global_pool or is_known) and keeps_head:
+        reads = {"token": "the class token", "avg": "the mean of the patches"}
+        network.assume(f"its head reads {reads[encoder['global_pool']]}", "global_pool")
 
 
 # ---- Changed by the options ----------------------------------------------------------------------

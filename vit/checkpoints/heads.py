@@ -76,7 +76,7 @@ def load_head(network: Network, width: int) -> set[str]:
         _load(network, chosen, *found[chosen][1:])
     elif heads:
         if options.num_classes is None:
-            network.guess(
+            network.warn(
                 f"{LOST_HEAD}: {dropped[keys[0]]}; num_classes 0 leaves it out without this warning"
             )
         # settings that say its classes are of what is left out
@@ -99,7 +99,7 @@ def _find(network: Network) -> dict[str, list[str]]:
 
     # none of them holds a network itself, and a model that is no pretraining's has no head of one
     is_described = network.format is TIMM and describes_itself(network.source)
-    paths = (network.prefix, *network.copies)
+    paths = (network.prefix, *network.others)
     heads: dict[str, list[str]] = {}
     used: set[str] = set()
     for name in (*named, *usual):
@@ -155,15 +155,18 @@ def _load(network: Network, name: str, linear: str, norm: str) -> None:
     tensors = network.source.tensors
     options = network.options
 
-    # a list's earlier parts that have no tensors are dropout, nearly always
+    # A list's earlier parts that have no tensors are dropout, nearly always. A cosine classifier
+    # has no bias. Who names the head knows what it computes, and a module shows it.
     number = linear.rpartition(".")[2]
     module = network.modules.get(f"{name}.")
     is_named = options.classifier is not None or options.num_classes is not None
-    if module is None and not is_named and number.isdecimal() and int(number) > bool(norm):
-        network.guess(
-            f"assuming that what precedes {linear} in its list is dropout; "
-            "classifier names its module without this warning"
-        )
+    if module is None and not is_named:
+        if number.isdecimal() and int(number) > bool(norm):
+            network.assume(f"what precedes {linear} in its list is dropout", f"classifier {name}")
+        if f"{linear}.bias" not in tensors:
+            network.assume(
+                f"{linear} is a linear layer without a bias, not a cosine", f"classifier {name}"
+            )
 
     # Whether it is where the format's code has its head and reads what that does: of transformers'
     # classes, those that classify have one; somebody's own module may have the pooler before it.

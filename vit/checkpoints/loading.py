@@ -30,7 +30,7 @@ from vit.checkpoints.reading import (
 )
 from vit.checkpoints.rename import account_for_rest, rename
 from vit.config import changed
-from vit.errors import CheckpointError, sentence_of
+from vit.errors import CheckpointError, one_line, sentence_of, shortened
 from vit.inputs import INTERPOLATIONS, Normalization
 from vit.load_options import LoadOptions
 from vit.mae import Model
@@ -81,14 +81,18 @@ def load_model(
         assign_weights(network)
         _compare_with_theirs(network, options)
 
-    # new weights are easily overlooked in a report
-    missing = network.report.missing
+    # what is easily overlooked in a report
+    report = network.report
+    lines = [*report.warnings]
+    if report.assumed:
+        text = "assumed, as nothing in it says so, with the options that set it: "
+        lines.append(text + "; ".join(report.assumed))
+    missing = report.missing
     if missing and not strict:
         count = sum(torch.Size(shape).numel() for shape in missing.values())
-        warnings.warn(
-            f"{network.source.path}: untrained, {count:,} parameters: {', '.join(missing)}",
-            stacklevel=2,
-        )
+        lines.append(f"untrained, {count:,} parameters: {', '.join(missing)}")
+    for line in lines:
+        warnings.warn(f"{network.source.path}: {shortened(one_line(line), 1000)}", stacklevel=2)
     names = [name for name in missing if not network.allows(name.removeprefix("encoder."))]
     if names and strict:
         place = f"{names[0]}, {len(names)} in all"
@@ -303,7 +307,7 @@ def origin_of(network: Network) -> Origin:
 
     interpolation = hints.interpolation or usual.interpolation
     if interpolation not in INTERPOLATIONS:
-        network.guess(
+        network.warn(
             f"its settings resize images by {interpolation!r}, which is not supported; "
             f"assuming {usual.interpolation}"
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -13,19 +13,35 @@ from vit.checkpoints.formats import FORMATS, Format, Hints, refusal
 from vit.checkpoints.formats.format import only_given
 from vit.checkpoints.formats.native import OWN_FOLDER, is_own_folder
 from vit.checkpoints.formats.timm import TIMM, describes_itself
+from vit.checkpoints.names import KeyRule, map_in
 from vit.checkpoints.reading import Source, first_few, size_text
 from vit.checkpoints.report import Report, Shape
 from vit.config import DecoderConfig, ViTConfig
-from vit.errors import CheckpointError, one_line, shortened
+from vit.errors import CheckpointError
 from vit.load_options import LoadOptions
 from vit.mae import Model
 
-# among several copies of the network in a file, that with the smallest of these wins: averaged
-# weights before the last ones, but MoCo's authors evaluate the trained encoder
-BRANCHES = {
-    "teacher": -5, "target_encoder": -4, "model_ema": -3, "state_dict_ema": -2, "ema": -1,
-    "student": 1, "momentum": 1,
-}  # fmt: skip
+# Which of two copies of the network the writer of a file evaluates: a word of its place that the
+# other's lacks, one of the other's, and a name that this writer puts beside them. Averaged weights
+# stand before the last ones, but MoCo's and BYOL's authors evaluate the trained encoder.
+COPIES = (
+    # mmengine's EMAHook exchanges the two before it saves them
+    ("state_dict", "ema_state_dict", r"ema_state_dict\.steps"),
+    ("state_dict", "current_model_state", r"averaging_state\..*"),  # Lightning's WeightAveraging
+    ("average_model_state", "", r"callbacks\..*"),  # its StochasticWeightAveraging
+    ("n_averaged", "", ""),  # torch's AveragedModel, which has a counter beside the module
+    ("ema", "", ""),  # an exponential moving average, as timm's and DeiT's
+    (
+        "teacher",
+        "student",  # of DINO, iBOT and DINOv2, with their heads or options
+        r"(.*\.)?teacher.*head\.(mlp|last_layer).*|args\.(momentum_teacher|norm_last_layer"
+        r"|teacher_temp|use_bn_in_head)",
+    ),
+    ("target_encoder", "", r"predictor\..*|prototypes"),  # of I-JEPA and MSN
+    ("", "momentum", ""),
+)
+# words for what stands beside the trained network; no rule, but the better guess
+BESIDE_IT = {"teacher", "reference", "ref", "frozen", "init", "initial", "old"}
 # what torch inserts into the names of a compiled, sharded or recomputing module, at any depth
 WRAPPERS = re.compile(r"(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 
@@ -62,7 +78,7 @@ class Network:
         options: how to load it.
         format: as recognised.
         prefix: precedes the names of its tensors.
-        copies: the prefixes of other copies of it.
+        others: the prefixes of the file's other networks.
         hints: what its settings say.
         report: for the user.
         tensors: those for the model, by our names; an autoencoder's encoder has no `encoder.` in
@@ -80,7 +96,7 @@ class Network:
     options: LoadOptions
     format: Format
     prefix: str
-    copies: list[str]
+    others: list[str]
     hints: Hints
     report: Report
     tensors: dict[str, ModelTensor] = field(default_factory=dict)
@@ -108,12 +124,22 @@ class Network:
         """Tell the user."""
         self.report.notes.append(text)
 
-    def guess(self, text: str) -> None:
-        """Tell the user, also in a warning, of a guess that nothing in the checkpoint confirms."""
-        text = shortened(one_line(text), 1000)
+    def warn(self, text: str) -> None:
+        """Tell the user, also in a warning of `load_model`."""
         self.note(text)
-        self.report.guesses.append(text)
-        warnings.warn(f"{self.source.path}: {text}", stacklevel=2)
+        self.report.warnings.append(text)
+
+    def assume(self, text: str, options: str) -> None:
+        """Tell the user, also in the one warning of all that nothing in the checkpoint confirms.
+
+        Args:
+            text: what is assumed.
+            options: that set it, or confirm it; "" for none.
+        """
+        if options:
+            text += f" ({options})"
+        self.note(text)
+        self.report.assumed.append(text)
 
     def shape(self, name: str) -> Shape:
         """Return the shape of a tensor that every model must have."""
@@ -202,22 +228,27 @@ def recognise(source: Source, options: LoadOptions) -> Network:
     # all that the settings request of the input and that is not done here
     hints = network.hints
     for difference in hints.differences:
-        network.guess(difference)
+        network.warn(difference)
     # another size than the tensors are for, to which transformers' Dinov2 resizes its positions
     size = hints.prepared_size
     if size is not None and options.image_size is None:
-        network.guess(
-            f"its preprocessor makes images of {size_text(size)} pixels, its positions are for "
-            f"{size_text(hints.encoder['image_size'])}, which are taken; "
-            f"image_size {size[0]},{size[1]} takes the others"
+        network.assume(
+            f"images of {size_text(hints.encoder['image_size'])} pixels, as its positions are for, "
+            f"although its preprocessor makes {size_text(size)}",
+            f"image_size {size[0]},{size[1]}",
         )
     return network
 
 
 def _choose(source: Source, options: LoadOptions) -> Network:
-    """Return the network to load, among several copies, of which a note or a guess tells."""
-    # without what torch inserts into the names of a compiled or sharded module
+    """Return the network to load, of which a note tells if there are others."""
+    # Without what torch inserts into the names of a compiled or sharded module, and in the order of
+    # their names, numbers by their value: the order in the file decides nothing.
     tensors = {WRAPPERS.sub("", name): tensor for name, tensor in source.tensors.items()}
+    order = sorted(
+        tensors, key=lambda name: re.sub(r"\d+", lambda number: number[0].zfill(9), name)
+    )
+    tensors = {name: tensors[name] for name in order}
     source = replace(source, tensors=tensors)
     networks = _find_networks(source)
     if not networks:
@@ -228,38 +259,93 @@ def _choose(source: Source, options: LoadOptions) -> Network:
             ".npz, SWAG, mmpretrain, and Hugging Face's ViT, ViTMAE, ViTMSN, DeiT, I-JEPA, Dinov2"
         )
 
-    # The best one: of the branch whose name, or a word of it, is given; else by `BRANCHES`. Of
-    # equals it is a guess, the first in the file.
+    # those in the place that is asked for, or else in one of which it is a word
+    names = {path: path.rstrip(".") or "." for path in networks}
     branch = options.branch
-    ranks = {}
-    for path in networks:
-        parts = path.split(".")
-        words = {*parts, *re.split(r"[._]", path)}
-        if branch is None or branch in words:
-            rank = min((BRANCHES[word] for word in words if word in BRANCHES), default=0)
-            ranks[path] = (branch not in parts, rank)
-    if not ranks:
-        names = sorted(path.rstrip(".") or "the top level" for path in networks)
+    paths = list(networks)
+    if branch is not None:
+        degrees = [
+            [path for path in paths if branch == names[path]],
+            [path for path in paths if branch in path.split(".")],
+            [path for path in paths if branch in re.split(r"[._]", path)],
+        ]
+        paths = next(filter(None, degrees), [])
+    if not paths:
         raise source.error(
-            f"no copy of the network is called {branch!r}; it has: {', '.join(names)}"
+            f"no copy of the network is called {branch!r}; it has: "
+            f"{', '.join(sorted(names.values()))}"
         )
-    chosen = min(ranks, key=lambda path: (ranks[path], path.count(".")))
+
+    # networks of different shapes are no copies of each other
+    layouts = {}
+    for path in paths if len(paths) > 1 else ():
+        file_format, prefix = networks[path]
+        layouts[path] = {
+            name: tensors[rule.theirs[0]].shape
+            for name, rule in rules_of(source, file_format, prefix).items()
+            if not name.startswith("decoder.")
+        }
+    if any(layout != layouts[paths[0]] for layout in layouts.values()):
+        raise source.error(
+            f"it holds networks of different shapes, {', '.join(names[path] for path in paths)}; "
+            f"branch names the one to load, as branch {names[paths[0]]}"
+        )
+
+    # of copies, the one before all others by their writer's rule; else it is a guess
+    facts = [*tensors, *source.values]
+    winners = []
+    for path in paths:
+        if all(_is_taken(path, other, facts) for other in paths if other != path):
+            winners.append(path)
+    chosen = min(
+        winners or paths,
+        key=lambda path: (bool(BESIDE_IT & _words(path, ())), path.count("."), path),
+    )
     file_format, prefix = networks.pop(chosen)
     reason = refusal(name.removeprefix(prefix) for name in tensors if name.startswith(prefix))
     if reason:
         raise source.error(reason)
-
-    # which copy it is, as of DINO's teacher and student
     network = _network(source, options, file_format, prefix, list(networks))
-    place = prefix.rstrip(".") or "the top level"
-    if list(ranks.values()).count(ranks[chosen]) > 1:
-        network.guess(
-            f"assuming that of several copies of the network, {place} is meant; "
-            "branch takes another, or this one without this warning"
+    if not winners:
+        copies = ", ".join(names[path] for path in paths)
+        network.assume(
+            f"of the copies of the network, {copies}, {names[chosen]} is meant", "branch"
         )
     elif networks:
-        network.note(f"of several copies of the network, the weights of {place} are used")
+        network.note(f"of several networks, that of {names[chosen]} is used")
     return network
+
+
+def _words(path: str, facts: Iterable[str]) -> set[str]:
+    """Return the words of a network's place, with the counter of an average that stands there."""
+    words = {*path.split("."), *re.split(r"[._]", path)}
+    if any(f"{place}n_averaged" in facts for place in places_of(path)):
+        words.add("n_averaged")
+    return words
+
+
+def _is_taken(path: str, other: str, facts: list[str]) -> bool:
+    """Return whether the writer of a file with these names takes one place before another."""
+    mine = _words(path, facts)
+    theirs = _words(other, facts)
+    for taken, left, mark in COPIES:
+        # a place has a word that the other lacks; "" is in both, for any
+        for one, two in ((mine, theirs), (theirs, mine)):
+            fits = taken in one - two | {""} and left in two - one | {""}
+            if fits and (not mark or any(re.fullmatch(mark, fact) for fact in facts)):
+                return one is mine
+    return False
+
+
+def rules_of(source: Source, file_format: Format, prefix: str) -> dict[str, KeyRule]:
+    """Return the rows for all tensors of a network but its head, which may stand anywhere."""
+    names = [key.removeprefix(prefix) for key in source.tensors if key.startswith(prefix)]
+    rules = {}
+    for name, rule in map_in(file_format.rules, names).items():
+        if not name.startswith("head."):
+            theirs = tuple(prefix + key for key in rule.theirs)
+            rules[name] = replace(rule, theirs=theirs)
+    return rules
 
 
 def _find_networks(source: Source) -> dict[str, tuple[Format, str]]:
@@ -288,7 +374,7 @@ def _find_networks(source: Source) -> dict[str, tuple[Format, str]]:
 
 
 def _network(
-    source: Source, options: LoadOptions, file_format: Format, prefix: str, copies: list[str]
+    source: Source, options: LoadOptions, file_format: Format, prefix: str, others: list[str]
 ) -> Network:
     """Return a network with what its settings say; options stand in place of what they say."""
     # one of several networks has settings of its own: those of vision_model, vision_config
@@ -299,4 +385,4 @@ def _network(
                 config = config | config[key]
     stated = only_given({key: getattr(options, key) for key in ("mean", "std", "crop_share")})
     hints = Hints(**file_format.hints(replace(source, config=config)) | stated)
-    return Network(source, options, file_format, prefix, copies, hints, Report())
+    return Network(source, options, file_format, prefix, others, hints, Report())

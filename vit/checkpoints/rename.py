@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from collections.abc import Sequence
+
+import torch
 
 from vit.checkpoints.formats.format import first_reason
 from vit.checkpoints.formats.native import OWN_FOLDER
 from vit.checkpoints.heads import PROJECTION, load_head
-from vit.checkpoints.names import NOTES, KeyRule, map_in
-from vit.checkpoints.network import ModelTensor, Network, places_of
+from vit.checkpoints.names import NOTES, KeyRule
+from vit.checkpoints.network import ModelTensor, Network, places_of, rules_of
 from vit.checkpoints.reading import first_few
 
 # what training files hold besides the network, at any depth
@@ -43,16 +45,10 @@ def rename(network: Network) -> None:
     # the names of our own folder are ours; elsewhere the table is for all in the network but the
     # classifier, which may stand anywhere
     tensors = network.source.tensors
-    prefix = network.prefix
     if network.format is OWN_FOLDER:
         rules = {name: KeyRule(name, (name,)) for name in tensors}
     else:
-        names = [key.removeprefix(prefix) for key in tensors if key.startswith(prefix)]
-        rules = {}
-        for name, rule in map_in(network.format.rules, names).items():
-            if not name.startswith("head."):
-                theirs = tuple(prefix + key for key in rule.theirs)
-                rules[name] = replace(rule, theirs=theirs)
+        rules = rules_of(network.source, network.format, network.prefix)
 
     # D of the tokens is that of the patch kernels (D, C, p, q); C is that of the images
     width = 0
@@ -63,21 +59,7 @@ def rename(network: Network) -> None:
     if network.format is not OWN_FOLDER:
         used |= load_head(network, width)
     network.unplaced = [key for key in tensors if key not in used]
-
-    # which mean and deviation are assumed, if nothing says them; timm's models in memory say
-    # theirs, if they have weights
-    usual = network.format
-    if network.hints.mean is None:
-        sentence = usual.other_inputs or f"these are the default of {usual.name}"
-        assumed = (
-            "nothing says how its input was normalised; assuming "
-            f"mean {usual.mean}, std {usual.std}; {sentence}; mean, std and crop_share set them"
-        )
-        is_timms = network.source.module is not None and not network.source.config
-        if usual.other_inputs and not is_timms:
-            network.guess(assumed)
-        else:
-            network.note(assumed)
+    _read_normalization(network, channels)
 
     # their tensors, turned into ours
     for name, rule in rules.items():
@@ -91,6 +73,59 @@ def rename(network: Network) -> None:
             value = rule.read([tensors[key] for key in rule.theirs], channels)
             changes.append(NOTES[rule.change])
         network.tensors[name] = ModelTensor(value, rule.theirs, changes)
+
+
+def _read_normalization(network: Network, channels: int) -> None:
+    """Set mean and deviation of the input, if no option does: of buffers beside the network.
+
+    Else they are what the settings say, or assumed to be the usual ones.
+    """
+    tensors = network.source.tensors
+    found: dict[str, tuple[list[float], list[float]]] = {}
+    for key in network.unplaced if network.options.mean is None else ():
+        # of a loss or a decoder, they are others
+        words = {*re.split(r"[._]", key.lower())} - {"mean", "std"}
+        is_pair = re.fullmatch(r"(.*[._])?mean", key) and _std_of(key) in network.unplaced
+        if not is_pair or words & BESIDE:
+            continue
+        # (2, 1 or C); those of pixels up to 255 are divided by it
+        if {tensors[key].numel(), tensors[_std_of(key)].numel()} not in ({1}, {channels}):
+            continue
+        pair = torch.stack([tensors[name].float().flatten() for name in (key, _std_of(key))])
+        if pair[1].max() > 2:
+            pair /= 255
+        if pair[1].min() > 0 and pair[0].abs().max() <= 1:
+            found[key] = (pair[0].tolist(), pair[1].tolist())
+
+    # those nearest to the network, if they are one pair or equal
+    keys: list[str] = []
+    for place in places_of(network.prefix):
+        keys = keys or [key for key in found if key.startswith(place)]
+    reason = network.format.other_inputs or f"the default of {network.format.name}"
+    statistics: Sequence[Sequence[float]] = (network.format.mean, network.format.std)
+    if network.hints.usual_input:
+        statistics = network.hints.usual_input
+        reason = "as usual for its family"
+    if keys and all(found[key] == found[keys[0]] for key in keys):
+        statistics = found[keys[0]]
+        reason = f"as its {keys[0]} and std say"
+        for key in keys:
+            for name in (key, _std_of(key)):
+                network.unplaced.remove(name)
+                network.report.dropped[name] = "how its input is normalised"
+    elif network.hints.mean is not None:
+        return
+    mean, std = statistics
+    network.hints = network.hints.model_copy(update={"mean": mean, "std": std})
+    numbers = [", ".join(f"{value:.4g}" for value in values) for values in statistics]
+    network.assume(
+        f"mean {numbers[0]} and std {numbers[1]} of its input, {reason}", "mean, std, crop_share"
+    )
+
+
+def _std_of(key: str) -> str:
+    """Return the name of the deviation beside a mean."""
+    return f"{key.removesuffix('mean')}std"
 
 
 # ---- What has no place in the network ------------------------------------------------------------
@@ -144,10 +179,10 @@ def account_for_rest(network: Network, is_whole: bool) -> None:
     if usual:
         network.note(f"left out, because the network is whole without it: {first_few([*usual])}")
     if unknown:
-        network.guess(
+        network.assume(
             "left out as no part of the network, although nothing says what it is: "
-            f"{first_few([*unknown])}; allow names it without this warning, "
-            "classifier if it is the head"
+            f"{first_few([*unknown])}",
+            "allow; classifier if it is the head",
         )
 
 
@@ -155,11 +190,11 @@ def _reason(network: Network, key: str) -> str:
     """Return why a tensor is left out; "" if its name does not say it."""
     # a copy, or what stands beside one, and the branch that takes it
     own_places = places_of(network.prefix)
-    for copy in network.copies:
-        places = [place for place in places_of(copy) if place not in own_places]
+    for other in network.others:
+        places = [place for place in places_of(other) if place not in own_places]
         if any(key.startswith(place) for place in places):
-            words = [word for word in copy.split(".") if word not in network.prefix.split(".")]
-            return f"another copy of the network; branch {''.join(words[:1])} takes it"
+            words = [word for word in other.split(".") if word not in network.prefix.split(".")]
+            return f"of another network; branch {''.join(words[:1])} takes it"
 
     # a score, as best_acc1
     if not key.startswith(network.prefix) and network.source.tensors[key].numel() <= 1:

@@ -22,7 +22,9 @@ class Report:
         missing: our name -> its shape: not in the file, so untrained.
         unexpected: their names that are unknown.
         notes: what was assumed or changed, for the user.
-        guesses: those of them that nothing in the checkpoint confirms, each a warning.
+        assumed: those of them that nothing in the checkpoint confirms, each with the options that
+            set it.
+        warnings: those of them that tell of a loss.
         problems: why the checkpoint cannot be loaded; empty if it can.
     """
 
@@ -32,7 +34,8 @@ class Report:
     missing: dict[str, Shape] = field(default_factory=dict)
     unexpected: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    guesses: list[str] = field(default_factory=list)
+    assumed: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -58,8 +61,8 @@ class Report:
                 lines.append(f"{title:<18} {plural(len(tensors), 'tensor')}")
                 lines += [f"    {one_line(line)}" for line in _ranges(details)]
         for note in self.notes:
-            kind = "guess" if note in self.guesses else "note"
-            lines.append(f"{kind}: {one_line(note)}")
+            kind = "assumed" if note in self.assumed else "note"
+            lines.append(f"{'warning' if note in self.warnings else kind}: {one_line(note)}")
         lines += [f"cannot be loaded: {one_line(problem)}" for problem in self.problems]
         return "\n".join(lines)
 

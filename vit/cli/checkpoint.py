@@ -18,10 +18,8 @@ from vit.load_options import LoadOptions
 
 def inspect(options: Namespace) -> int:
     """Print what a checkpoint is; return 2 if it cannot be loaded with these options."""
-    # The report has the untrained tensors, so the warning about them is left out
-    with without_warnings():
-        load = LoadOptions(**load_options(options))
-        network = read_network(find(options.checkpoint), load)
+    load = LoadOptions(**load_options(options))
+    network = read_network(find(options.checkpoint), load)
     properties = facts(network)
     if options.json:
         print_json(properties)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
 from torch import nn
@@ -54,8 +54,11 @@ class Hints(Settings):
     """(H, W) of the images that the settings make, if it is not the model's"""
     differences: tuple[str, ...] = ()
     """what the settings request and is not done here, or may not be; each is a warning"""
-    blocks_known: bool = False
-    """whether known code made the file, whose blocks are all of the kind computed here"""
+    usual_input: Any = None
+    """mean and std of the input of its family, if nothing says those of this model"""
+    code: Literal["", "form", "named"] = ""
+    """how known code shows, whose blocks are all of the kind computed here: by the file's form, or
+    by the name of an architecture of its in the file; "" if it does not"""
     code_heads: Mapping[int, int] = Field(default_factory=dict)
     """heads by width in that code"""
     head_problem: str = ""
@@ -100,8 +103,7 @@ class Format:
         hints: reads the settings, and returns values of `Hints`.
         global_pool: what the head reads in every model of this format; "" if it varies.
         norm_eps, mean, std, interpolation, crop_share: the values if the settings do not say.
-        other_inputs: a sentence on which models of this format use another mean and std; if any do,
-            assuming the usual ones is a guess.
+        other_inputs: on which models of this format use another mean and std, if any do.
     """
 
     name: str

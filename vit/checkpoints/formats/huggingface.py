@@ -177,7 +177,7 @@ def huggingface_hints(source: Source) -> dict[str, Any]:
     elif model_type in USUAL:
         interpolation, crop_share = USUAL[model_type]
         inputs = {"interpolation": interpolation, "crop_share": crop_share}
-        inputs |= {"mean": IMAGENET[0], "std": IMAGENET[1]}
+        inputs["usual_input"] = IMAGENET
 
     return inputs | {
         "encoder": encoder,
@@ -307,7 +307,7 @@ VIT = Format(
     mean=HALVES[0],
     std=HALVES[1],
     interpolation="bilinear",
-    other_inputs="Google's ViT uses these; DINO's and DeiT's use ImageNet's",
+    other_inputs="as Google's ViT uses, but DINO's and DeiT's use ImageNet's",
 )
 DINOV2 = Format(
     name="Hugging Face Dinov2",

@@ -43,7 +43,7 @@ def own_hints(source: Source) -> dict[str, Any]:
             if part in ("encoder", "decoder") and key:
                 config[part][key] = value
         if not config["encoder"]:
-            return {"blocks_known": True}
+            return {"code": "form"}
     hints = {key: config[key] for key in Hints.model_fields if config.get(key) is not None}
     return hints | {"encoder": config["encoder"]}
 

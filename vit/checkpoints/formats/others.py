@@ -129,7 +129,7 @@ MMPRETRAIN = Format(
     ),
     global_pool="token",  # unless an fc_norm says otherwise
     crop_share=0.875,
-    other_inputs="its DeiT and MAE use these; its VisionTransformer uses 0.5",
+    other_inputs="as its DeiT and MAE use, but its VisionTransformer uses 0.5",
 )
 
 
@@ -160,6 +160,7 @@ NOT_COMPUTED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "a norm before its blocks", "CLIP",
         (r"norm_pre\.weight", r"pre_layrnorm\.weight", r"ln_pre\.weight", r"pre_norm\.weight"),
     ),
+    ("a GELU by tanh", "SigLIP", (r"embeddings\.patch_embedding\.bias",)),
 )  # fmt: skip
 
 

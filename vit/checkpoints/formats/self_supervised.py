@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from vit.checkpoints.formats.format import IMAGENET, Format, only_given
+from vit.checkpoints.formats.format import Format, only_given
 from vit.checkpoints.formats.timm import (
     ANCHOR,
     BLOCK,
@@ -41,8 +41,10 @@ def of_code(source: Source, key: str, names: str, heads: Mapping[int, int]) -> d
         heads: by width, in the code.
     """
     name = source.values.get(key)
-    if name is None or re.fullmatch(names, str(name)):
-        return {"blocks_known": True, "code_heads": heads}
+    if name is None:
+        return {"code": "form", "code_heads": heads}
+    if re.fullmatch(names, str(name)):
+        return {"code": "named", "code_heads": heads}
     return {}
 
 
@@ -122,7 +124,7 @@ def dino_hints(source: Source) -> dict[str, Any]:
 def dinov2_hints(source: Source) -> dict[str, Any]:
     """Tell DINOv2's own files, all with layer scales, from others that have a mask token."""
     if any(key.endswith("ls1.gamma") for key in source.tensors):
-        return {"blocks_known": True, "code_heads": DINOV2_HEADS}
+        return {"code": "form", "code_heads": DINOV2_HEADS}
     return {}
 
 
@@ -166,9 +168,6 @@ DINOV2 = Format(
 # ---- MoCo v3, MSN, I-JEPA ------------------------------------------------------------------------
 
 
-PLAIN = {"mean": IMAGENET[0], "std": IMAGENET[1], "blocks_known": True}
-
-
 def moco_hints(source: Source) -> dict[str, Any]:
     """Tell MoCo v3's files by their two encoders or by the fixed positions of its classifiers.
 
@@ -177,14 +176,16 @@ def moco_hints(source: Source) -> dict[str, Any]:
     """
     for key, tensor in source.tensors.items():
         has_table = key.endswith("pos_embed") and tensor.ndim == 3 and tensor.device.type != "meta"
-        if re.search(r"(base|momentum)_encoder\.", key) or (has_table and not tensor[0, 0].any()):
-            return PLAIN | {"code_heads": MOCO_HEADS}
+        if re.search(r"(base|momentum)_encoder\.", key):
+            return of_code(source, "arch", r"vit_(conv_)?(small|base)", MOCO_HEADS)
+        if has_table and not tensor[0, 0].any():
+            return {"code": "form", "code_heads": MOCO_HEADS}
     return {}
 
 
 def jepa_hints(source: Source) -> dict[str, Any]:
     """Return what the code of MSN and I-JEPA has in common."""
-    return PLAIN | {"code_heads": JEPA_HEADS}
+    return {"code": "form", "code_heads": JEPA_HEADS}
 
 
 MOCO = Format(

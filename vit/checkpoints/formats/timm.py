@@ -20,7 +20,7 @@ DEIT_III = table("""
 # DeiT's token for distillation, whose head stands beside that of the class token
 DISTILLATION = table("reg_token dist_token")
 TWO_HEADS = "one of DeiT's two heads, of two tokens, whose mean is its answer"
-OTHER_INPUTS = "DeiT, DINO and MAE use these; timm's own ViTs use 0.5, 0.5 and crop_share 0.9"
+OTHER_INPUTS = "as DeiT, DINO and MAE use, but timm's own ViTs use 0.5, 0.5 and crop_share 0.9"
 ENCODER = (*OUTSIDE_BLOCKS, *within(BLOCK, "blocks.#.", "blocks.#."))
 ANCHOR = r"patch_embed\.proj\.weight"
 

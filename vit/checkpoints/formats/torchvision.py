@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from vit.checkpoints.formats.format import IMAGENET, Format
+from vit.checkpoints.formats.format import Format
 from vit.checkpoints.names import table, within
 from vit.checkpoints.reading import Source
 
@@ -37,19 +37,16 @@ def torchvision_hints(source: Source) -> dict[str, Any]:
     width, _, patch_size, _ = _shape(source, "conv_proj.weight")
     _, length, _ = _shape(source, "encoder.pos_embedding")
     depth = sum(name.endswith(".ln_1.weight") for name in source.tensors)
-    hints: dict[str, Any] = {"blocks_known": True}
+    hints: dict[str, Any] = {"code": "form"}
     if (width, depth) in HEADS:
         hints["code_heads"] = {width: HEADS[width, depth]}
     image_size = patch_size * math.isqrt(length)
 
     # SWAG's vit_h_14, vit_b_16 and vit_l_16
-    usual = {"mean": IMAGENET[0], "std": IMAGENET[1]}
     if patch_size == 14 or image_size in (384, 512):
-        return hints | usual | {"interpolation": "bicubic", "crop_share": 1.0}
+        return hints | {"interpolation": "bicubic", "crop_share": 1.0}
 
     # V1; of patches of 16 pixels, SWAG has linear probes with the same sizes and other inputs
-    if patch_size == 32:
-        return hints | usual
     if width == 1024 and patch_size == 16:
         return hints | {"crop_share": 224 / 242}
     return hints
@@ -70,7 +67,7 @@ TORCHVISION = Format(
     crop_share=0.875,  # resized to 256, cropped to 224
     hints=torchvision_hints,
     other_inputs=(
-        "the files called V1 use these and their cropping; those called SWAG_LINEAR_V1 use "
+        "as the files called V1 use, with their cropping, but those called SWAG_LINEAR_V1 use "
         "crop_share 1"
     ),
 )
