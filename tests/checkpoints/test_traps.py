@@ -21,6 +21,7 @@ from small import (
     random_model,
     refused,
     timm_model,
+    transformers_model,
     under,
     warned,
 )
@@ -30,6 +31,7 @@ from transformers.models.rf_detr.modeling_rf_detr import RfDetrDinov2Backbone
 
 from vit.checkpoints import load_model
 from vit.checkpoints.convert import convert_model
+from vit.checkpoints.formats.format import IMAGENET
 from vit.errors import CheckpointError
 from vit.mae import MaskedAutoencoder
 from vit.patches import sincos_positions
@@ -184,12 +186,29 @@ def test_nothing_within_a_block_is_taken_for_a_part_of_the_training():
         load_model(state, num_heads=4, allow=name)
 
 
+class Doubled(nn.Linear):
+    """The queries, keys and values of a model's second block, doubled."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__(32, 96)
+        self.load_state_dict(model.blocks[1].attn.qkv.state_dict())
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(tokens)
+
+
 # what differs in one place of a timm model in memory, and no tensor shows
 CHANGED = {
     "activation of a later block": lambda m: setattr(m.blocks[1].mlp, "act", nn.ReLU()),
     "eps of a later block": lambda m: setattr(m.blocks[1].norm2, "eps", 0.1),
     "heads of a later block": lambda m: setattr(m.blocks[1].attn, "num_heads", 8),
     "stride of the patches": lambda m: setattr(m.patch_embed.proj, "stride", (2, 2)),
+    "layer of a class of its own": lambda m: m.set_submodule("blocks.1.attn.qkv", Doubled(m)),
+    "hook before all": lambda m: m.register_forward_pre_hook(lambda _, inputs: (inputs[0] * 2,)),
+    "replaced features": lambda m: setattr(
+        m, "forward_features", lambda x: 2 * type(m).forward_features(m, x)
+    ),
+    "scale": lambda m: [setattr(m.blocks[1].attn, *of) for of in (("scale", 1), ("fused_attn", 0))],
     "hook": lambda m: m.blocks[1].mlp.register_forward_hook(lambda *of: of[2] * 1.01),
     "replaced forward": lambda m: setattr(m.blocks[0], "forward", lambda tokens: tokens),
     "replaced forward of all": lambda m: setattr(
@@ -204,6 +223,39 @@ def test_a_model_in_memory_is_not_judged_by_its_first_block(case):
     load_model(theirs)
     CHANGED[case](theirs)
     assert re.search("computes something else|computes no image", refused(theirs))
+
+
+def test_a_scale_that_fused_attention_ignores_is_ignored():
+    theirs = timm_model()
+    theirs.blocks[1].attn.scale = 1.0
+    agree(load_model(theirs), theirs)
+
+
+class Around(nn.Module):
+    """A model within a module of the user's own, with another head."""
+
+    def __init__(self, change=lambda images: images):
+        super().__init__()
+        self.net = timm_model(num_classes=0)
+        self.head = nn.Linear(32, 7)
+        self.change = change
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.head(self.net(self.change(images)))
+
+
+def test_a_module_around_a_model_changes_neither_its_input_nor_its_answer():
+    mean, std = (torch.tensor(of)[:, None, None] for of in IMAGENET)
+    for change in (lambda images: images, lambda images: (images - mean) / std):
+        load_model(Around(change), global_pool="token")
+    theirs = Around(lambda images: images * 2)
+    assert "its Around changes images before they reach net.patch_embed.proj" in refused(theirs)
+    theirs = Around()
+    theirs.register_forward_pre_hook(lambda _, inputs: (inputs[0] + 1,))
+    assert "changes images" in refused(theirs)
+    theirs = Around()
+    theirs.net.register_forward_hook(lambda *of: of[2] * 2)
+    assert "its answer computes something else" in refused(theirs)
 
 
 @pytest.mark.parametrize("library", ["timm", "transformers", "MAE"])
@@ -247,6 +299,63 @@ def test_a_norm_of_queries_as_wide_as_the_tokens_is_a_guess_of_one_head():
     state = timm_model(num_heads=1, qk_norm=True).state_dict()
     assert "one head of the encoder, because its q_norm" in warned(state)
     assert "one head" not in warned(state, num_heads=1)
+
+
+class LoRA(nn.Module):
+    """As peft puts it in place of a layer."""
+
+    def __init__(self, layer: nn.Linear):
+        super().__init__()
+        self.base_layer = layer
+        self.lora_A = nn.ModuleDict({"default": nn.Linear(layer.in_features, 2, bias=False)})
+        self.lora_B = nn.ModuleDict({"default": nn.Linear(2, layer.out_features, bias=False)})
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.base_layer(tokens) + self.lora_B.default(self.lora_A.default(tokens))
+
+
+@pytest.mark.parametrize("place", ["memory", "file", "folder"])
+@pytest.mark.parametrize("library", ["timm", "transformers"])
+def test_adapters_that_are_not_merged_are_named_with_the_way_to_merge_them(
+    library, place, tmp_path
+):
+    theirs = timm_model() if library == "timm" else transformers_model()
+    name = "blocks.1.attn.qkv" if library == "timm" else "layers.1.attention.q_proj"
+    theirs.set_submodule(name, LoRA(theirs.get_submodule(name)))
+    source: object = nn.ModuleDict({"base_model": nn.ModuleDict({"model": theirs})})
+    if place != "memory":
+        torch.save(source.state_dict(), tmp_path / "pytorch_model.bin")
+        source = tmp_path / "pytorch_model.bin" if place == "file" else tmp_path
+    message = refused(source)
+    assert "LoRA to be merged first" in message
+    assert "merge_and_unload()" in message
+    assert "untrained" not in message
+
+
+def test_fp8_whose_scales_stand_elsewhere_is_refused():
+    state = timm_model().state_dict()
+    small = {name: value.to(torch.float8_e4m3fn) for name, value in state.items()}
+    for scales in ({"scales": {"blocks.0": torch.tensor(0.1)}}, {"amax": {"blocks.0": 0.1}}, {}):
+        file = {"model": small} | scales
+        assert "is of torch.float8_e4m3fn, and nothing says which scales" in refused(
+            file, num_heads=4
+        )
+        load_model(file, num_heads=4, allow="*")
+
+
+def test_patches_that_may_overlap_are_among_what_is_assumed(tmp_path):
+    """The kernels are as large, the table has more rows, and the stride is in no tensor."""
+    theirs = timm_model(img_size=28)
+    assert "no rotary positions, patches side by side" in warned(theirs.state_dict(), num_heads=4)
+    # in memory they are refused, as are those of settings that say the images' size
+    theirs = transformers_model()
+    embeddings = theirs.embeddings
+    embeddings.position_embeddings = nn.Parameter(torch.zeros(1, 50, 32))
+    embeddings.patch_embeddings.projection.stride = (2, 2)
+    refused(theirs)
+    torch.save(theirs.state_dict(), tmp_path / "pytorch_model.bin")
+    theirs.config.save_pretrained(tmp_path)
+    refused(tmp_path)
 
 
 # --- settings of transformers ---------------------------------------------------------------------

@@ -5,6 +5,7 @@ Tensors do not show an activation, a hook or a replaced `forward`.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from inspect import signature
 from typing import Any
@@ -73,9 +74,9 @@ def compare_outputs(network: Network) -> None:
         answer = getattr(answer, "logits", getattr(answer, "last_hidden_state", answer))
         possible = [result]
         # DeiT's two heads are of two tokens, and somebody's own head stands outside
-        has_two = hasattr(theirs, "head_dist")
-        if not has_two and not network.own_head and not network.options.global_pool:
-            possible.append(ours.encoder.forward_head(result))
+        if not hasattr(theirs, "head_dist") and not network.options.global_pool:
+            pooled = ours.encoder.fc_norm(ours.encoder.pool(result))
+            possible.append(pooled if network.own_head else ours.encoder.head(pooled))
         for value in possible:
             if isinstance(answer, Tensor) and answer.shape == value.shape:
                 compared.append(("answer", value, answer))
@@ -91,6 +92,23 @@ def compare_outputs(network: Network) -> None:
                 f"its {place} computes something else than this encoder: "
                 f"the outputs differ by {difference:.1e} of the largest value"
             )
+
+    # A module around it, if it takes images, hands on what the origin makes of them, or them.
+    whole = network.source.given_model
+    place = network.tensors["patch_embed.proj.weight"].theirs[0].rpartition(".")[0]
+    embedding = network.modules[f"{place}."]
+    seen: dict[str, Tensor] = {}
+    if whole is not None and whole is not theirs:
+        with suppress(Exception):
+            seen = _run(whole, {place: embedding}, (image,), {})[1]
+    normalize = ours.origin.normalize
+    mean, std = (torch.tensor(values)[:, None, None] for values in (normalize.mean, normalize.std))
+    usual = [_run(embedding, {}, (made,), {})[0] for made in (image, (image - mean) / std)]
+    if place in seen and not any(torch.allclose(seen[place], one, atol=1e-4) for one in usual):
+        raise network.error(
+            f"its {type(whole).__name__} changes images before they reach {place}, which is not "
+            "loaded; load the model within it"
+        )
 
 
 def _run(

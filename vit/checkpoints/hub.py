@@ -36,6 +36,12 @@ def download(name: str) -> Path:
         folder = Path(snapshot)
         if not any((folder / name).is_file() for name in FOLDER_FILES):
             snapshot_download(repository, revision=folder.name, allow_patterns=PICKLES)
+            # without a network, the library returns what its cache has of the commit
+            if not any((folder / name).is_file() for name in FOLDER_FILES):
+                raise FileNotFoundError(
+                    f"none of {', '.join(FOLDER_FILES)} is in the cache ({folder}), nor fetched: "
+                    "the hub cannot be reached, or its repository has none"
+                )
     # the library uses several others, for the network and for large files
     except Exception as error:
         problem = f"{type(error).__name__}: {shortened(str(error), 600)}"

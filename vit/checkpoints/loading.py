@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from vit.checkpoints.architecture import read_architecture
-from vit.checkpoints.network import Network, recognise
+from vit.checkpoints.heads import NAMES
+from vit.checkpoints.network import Network, places_of, recognise
 from vit.checkpoints.reading import (
     Source,
     first_few,
@@ -41,6 +42,7 @@ ADVICE = (
     "num_classes 0 leaves the head out, part encoder what is not the encoder; name tensors, or "
     "patterns, in allow to accept that"
 )
+FP8 = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
 SIZES = ("image_size", "patch_size", "channels")
 """The options that change what the encoder computes."""
 
@@ -198,6 +200,7 @@ def read_network(source: Source, options: LoadOptions) -> Network:
     try:
         # its format, our names for its tensors, its architecture
         network = recognise(source, options)
+        _refuse_unread(network)
         rename(network)
         read_architecture(network)
         # the model, on a device where tensors have shapes and need no memory
@@ -210,6 +213,23 @@ def read_network(source: Source, options: LoadOptions) -> Network:
         raise source.error(problem) from error
     _account(network)
     return network
+
+
+def _refuse_unread(network: Network) -> None:
+    """Refuse objects that are not read where a tensor of the network may stand; note others."""
+    unread = network.source.unread
+    if not unread:
+        return
+    # what may stand directly in the network: all in the table, and a head by any name
+    parts = {*NAMES}
+    for rule in network.format.rules:
+        parts.update(name.partition(".")[0] for name in rule.theirs)
+    for key, kind in unread.items():
+        place = next(place for place in places_of(network.prefix) if key.startswith(place))
+        if key.removeprefix(place).partition(".")[0] in parts:
+            raise network.error(f"{key} is a {kind}, not a tensor")
+    types = [*dict.fromkeys(unread.values())]
+    network.note(f"not read, and nothing of it was run: what it holds of {first_few(types)}")
 
 
 def _account(network: Network) -> None:
@@ -233,6 +253,12 @@ def _account(network: Network) -> None:
             raise network.error(
                 f"{', '.join(tensor.theirs)} has the shape {size_text(shape)}, "
                 f"where {size_text(expected)} is expected for {ours}"
+            )
+        # whatever the scales are called, and wherever they are, fp8 is seldom without
+        if tensor.value.dtype in FP8 and not network.allows(ours):
+            report.problems.append(
+                f"{ours} is of {tensor.value.dtype}, and nothing says which scales multiply it; "
+                "save the weights as bf16 or fp32, or name it in allow if there are none"
             )
         if tensor.changes:
             report.converted[ours] = (tensor.theirs, "; ".join(tensor.changes))

@@ -1,6 +1,7 @@
 """From a path to tensors and other values.
 
-No code in a file is run: pickles go through torch's `weights_only=True`.
+No code in a file is run: pickles go through torch's `weights_only=True`, in which nothing but
+stand-ins without behaviour is added to what torch allows.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,10 @@ OF_THESE_WEIGHTS = {
 }  # fmt: skip
 """The keys in our config.json that transformers carries along when it saves other weights."""
 PLAIN = str | int | float | None
+WAY_OUT = (
+    "who trusts the file takes the weights out, by "
+    'torch.load(FILE, weights_only=False)["state_dict"] or their name in it, and saves them alone'
+)
 # what often stands in place of weights, by its first bytes
 OTHER_FILES = {
     rb"\s*<": "a web page: the download failed; fetch it again",
@@ -48,21 +53,42 @@ OTHER_FILES = {
         "save the weights with torch.save(model.state_dict(), FILE)",
 }  # fmt: skip
 
-# The types in training files that torch may create, besides those it allows itself: the settings of
-# MAE and DINO, the numbers of a NumPy schedule, by the function that restores them under its old
-# and its new name, and paths.
-RESTORE = np.float64(0).__reduce__()[0]
-HARMLESS: list[Any] = [
-    argparse.Namespace,
-    np.dtype,
-    *(type(np.dtype(code)) for code in "?" + np.typecodes["AllInteger"] + np.typecodes["Float"]),
-    (RESTORE, "numpy.core.multiarray.scalar"),
-    (RESTORE, "numpy._core.multiarray.scalar"),
-]
-# paths of any system are read as pure ones; Python 3.13 calls their module pathlib._local
-for name in ("PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath"):
-    HARMLESS += [(PurePath, f"pathlib.{name}"), (PurePath, f"pathlib._local.{name}")]
+# what training files hold that torch's files before its version 1.6, whose names cannot be listed
+# without reading them, may hold, too
+USUAL = (
+    "numpy.dtype", "numpy.core.multiarray.scalar", "numpy._core.multiarray.scalar",
+    "pathlib.PosixPath", "pathlib.WindowsPath", "pathlib.PurePosixPath", "pathlib.PureWindowsPath",
+)  # fmt: skip
 _torch_lock = threading.Lock()
+
+
+class Inert(type):
+    """The type of classes that torch takes for what it may fill with items, and build, and call."""
+
+    def __eq__(cls, other: object) -> bool:
+        # torch compares dict with what it fills, and its list of types with what it calls
+        return other is cls or other is dict or isinstance(other, cls)
+
+    __hash__ = type.__hash__
+
+
+class Unread(list[Any], metaclass=Inert):
+    """Stands in for an object of a type that is not read.
+
+    It takes whatever a file does to such an object, calls it with, or puts into it, and does
+    nothing. It is a list, because torch lets nothing else be appended to.
+    """
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__()
+
+    def ignore(self, *args: Any) -> Unread:
+        """Do nothing with what would be done to the object."""
+        return self
+
+    __call__ = __setitem__ = __setstate__ = append = extend = ignore  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)
@@ -92,8 +118,20 @@ class Source:
     given_model: nn.Module | None = None
     files: tuple[Path, ...] = ()
 
+    @property
+    def unread(self) -> dict[str, str]:
+        """The types of the values that are not read, by the names of these values."""
+        found = {}
+        for name, value in self.values.items():
+            if isinstance(value, Unread):
+                found[name] = type(value).__name__
+        return found
+
     def error(self, problem: str) -> CheckpointError:
-        """Return an error that names the checkpoint."""
+        """Return an error that names the checkpoint, and what of it is not read."""
+        types = dict.fromkeys(self.unread.values())
+        if types:
+            problem += f"; it holds what is not read, {first_few([*types])}: {WAY_OUT}"
         return CheckpointError(f"{self.path}: {problem}")
 
 
@@ -211,10 +249,18 @@ def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         with (
             _torch_lock,
             warnings.catch_warnings(action="ignore"),
-            torch.serialization.safe_globals(HARMLESS),
+            torch.serialization.safe_globals([argparse.Namespace]),
             path.open("rb") as file,
         ):
-            return flatten(torch.load(file, map_location="cpu", weights_only=True))
+            try:
+                types = torch.serialization.get_unsafe_globals_in_checkpoint(file)
+            except ValueError:  # it is older, or no checkpoint
+                types = [*USUAL]
+            file.seek(0)
+            # nothing that torch does not know is looked up: a class of this name stands in for it
+            stand_ins = [(type(name, (Unread,), {}), name) for name in types]
+            with torch.serialization.safe_globals(stand_ins):
+                return flatten(torch.load(file, map_location="cpu", weights_only=True))
     except Exception as error:  # the libraries raise nearly anything on damaged bytes
         # torch's own message is long, and advises loading the file unsafely
         problem = (
@@ -224,12 +270,12 @@ def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         for magic, content in OTHER_FILES.items():
             if re.match(magic, start):
                 problem = content
-        # a type outside of what weights need: torch names it
+        # a type outside of what weights need, which torch names, in an older file or of the system
         forbidden = re.search(r"GLOBAL (\S+)", str(error))
         if forbidden:
             problem = (
-                f"no checkpoint: it asks for {forbidden[1]}, which weights do not need; nothing in "
-                "it was run. Ask for the weights as .safetensors, or as a state dict alone"
+                f"not read: it asks for {forbidden[1]}, which weights do not need; nothing in it "
+                f"was run; {WAY_OUT}"
             )
         raise CheckpointError(f"{path} is {problem}") from error
 

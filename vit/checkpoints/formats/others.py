@@ -139,6 +139,10 @@ MMPRETRAIN = Format(
 # counts. Who has it is an example: a key does not tell the family.
 NOT_COMPUTED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
+        "adapters such as LoRA to be merged first", "peft, whose merge_and_unload() merges them",
+        (r"\w*lora_\w+(\..*)?", r"base_layer\.(weight|bias)"),
+    ),
+    (
         "blocks in stages", "Swin and SimMIM's Swin",
         (r"layers\.\d+\.blocks\.\d+\.(attention|attn)\..*",),
     ),
