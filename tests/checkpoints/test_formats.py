@@ -12,7 +12,7 @@ import timm
 import torch
 import torchvision
 import transformers as hf
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from small import (
     HUGGINGFACE,
     agree,
@@ -63,6 +63,27 @@ def test_deits_token_for_distillation_is_a_register_and_its_two_heads_are_left_o
     images = torch.randn(2, 3, 28, 28)
     close(ours(images), theirs.forward_features(images))
     assert (ours.config.registers, ours.config.num_classes) == (1, 0)
+
+
+def test_classes_that_timms_config_cannot_hold_are_read_off_the_tensors(tmp_path):
+    """As UNI2-h and Virchow: their MLP and its activation stand in the code of their cards."""
+    name = "vit_tiny_patch16_224"
+    sizes = dict(img_size=32, depth=2, embed_dim=48, num_classes=3, mlp_ratio=5.375)
+    plain = timm.create_model(name, **sizes)
+    timm.models.save_for_hf(plain, tmp_path, model_args=sizes, safe_serialization=True)
+    gated = dict(mlp_layer=timm.layers.SwiGLUPacked, act_layer=nn.SiLU)
+    theirs = random_model(timm.create_model(name, **sizes, **gated))
+    save_file(theirs.state_dict(), tmp_path / "model.safetensors")
+    words = warned(tmp_path)
+    assert "another block (blocks.0.mlp.fc2.weight) than its tensors, which are taken" in words
+    assert "assuming SiLU as the gate of a SwiGLU" in words
+    agree(load_model(tmp_path), theirs)
+
+    # another norm is not one without its bias
+    theirs = timm.create_model(name, **sizes, norm_layer=timm.layers.RmsNorm)
+    save_file(theirs.state_dict(), tmp_path / "model.safetensors")
+    with pytest.warns(UserWarning, match=r"another block \(blocks.0.norm1.bias\)"):
+        refused(tmp_path)
 
 
 def test_timm_architectures_that_are_not_computed_are_refused(tmp_path):

@@ -81,6 +81,17 @@ def test_timm_names_are_fetched_from_the_hub(hub, tmp_path):
     assert "no plain vision transformer" in refused("timm/resnet18.a1_in1k")
 
 
+def test_a_cache_with_settings_alone_says_that_the_weights_are_not_there(hub, tmp_path):
+    """As huggingface_hub returns it without a network."""
+    for name in ("me/settings", TIMM):
+        (tmp_path / "hub" / name).mkdir(parents=True)
+        (tmp_path / "hub" / name / "config.json").write_text("{}")
+    for name in ("hf/me/settings", TIMM):
+        message = refused(name)
+        assert "is in the cache" in message
+        assert "the hub cannot be reached, or its repository has none" in message
+
+
 @pytest.mark.parametrize("is_offline", [True, False])
 @pytest.mark.parametrize("name", ["hf/me/tiny", TIMM])
 def test_no_network_and_no_cache_is_one_line(name, is_offline, tmp_path: Path, monkeypatch):

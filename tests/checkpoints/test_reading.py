@@ -4,7 +4,12 @@ import argparse
 import json
 import pickle
 import struct
+import sys
 import zipfile
+from collections import defaultdict, deque
+from contextlib import suppress
+from datetime import datetime
+from functools import partial
 from pathlib import Path, PureWindowsPath
 
 import numpy as np
@@ -12,8 +17,11 @@ import pytest
 import torch
 import torch.distributed.checkpoint
 from safetensors.torch import save_file
+from small import timm_model
 from tiny import Payload
+from torch import Tensor, nn
 
+from vit.checkpoints import load_model
 from vit.checkpoints.reading import flatten, read_checkpoint
 from vit.errors import CheckpointError
 
@@ -59,11 +67,85 @@ def test_a_hostile_pickle_is_named_and_not_run(place, within, tmp_path, monkeypa
     (tmp_path / "in").mkdir()
     payload = Payload(tmp_path / "marker")
     content = pickle.dumps(argparse.Namespace(x=payload) if within else payload, 2)
-    message = refused(put(place, content, tmp_path / "in"))
-    assert "io.open, which weights do not need; nothing in it was run" in message
+    with pytest.raises(CheckpointError, match=r"io\.open.*weights_only=False|its parts lack"):
+        load_model(put(place, content, tmp_path / "in"))
     assert not (tmp_path / "marker").exists()
     pickle.loads(content)  # the test of the test: it is not harmless
     assert (tmp_path / "marker").exists()
+
+
+def called(name: str, *arguments: object, then: bytes = b"") -> bytes:
+    """The pickle of a call of "MODULE NAME" with arguments; `then` is done with the result."""
+    module, _, function = name.partition(" ")
+    values = pickle.dumps(arguments, 2)[2:-1]
+    return f"c{module}\n{function}\n".encode() + values + b"R" + then
+
+
+MARK = "open('marker', 'w')"
+STATE = pickle.dumps({"x": 1}, 2)[2:-1]
+PARAMETER = b"ctorch.nn.parameter\nParameter\n"
+REBUILD = b"ctorch._utils\n_rebuild_tensor_v2\n"
+HOSTILE = {
+    "eval": called("builtins eval", MARK),
+    "exec": called("builtins exec", MARK),
+    "Python 2's name": called("__builtin__ eval", MARK),
+    "system": called("os system", "touch marker"),
+    "posix": called("posix system", "touch marker"),
+    "subprocess": called("subprocess getoutput", "touch marker"),
+    "import": called("builtins __import__", "hostile_module"),
+    "its own module": called("hostile_module Thing"),
+    "dotted name": called("builtins open.__self__.eval", MARK),
+    "torch.load": called("torch.serialization load", "inner.pkl"),
+    "torch.hub": called("torch.hub load", ".", "model"),
+    "torch.ops": called("torch._ops load_library", "marker"),
+    "attribute": called("builtins getattr", None, "x", then=b"X\4\0\0\0evil\x85R"),
+    "chain": called("operator attrgetter", "__class__.__base__", then=b"(K\1tR"),
+    "partial": called("functools partial", "x", then=b")R"),
+    "state": called("hostile_module Thing", then=STATE + b"b"),
+    "slots": called("hostile_module Thing", then=b"N" + STATE + b"\x86b"),
+    "class changed": PARAMETER + b"N" + STATE + b"\x86b",
+    "function changed": REBUILD + STATE + b"b",
+    "items of a class": PARAMETER + b"K\1K\2s",
+    "stand-in changed": b"cbuiltins\neval\nN" + STATE + b"\x86b",
+    "rebuilder of a type": b"ctorch._tensor\n_rebuild_from_type_v2\n"
+    b"(cbuiltins\neval\ncbuiltins\nstr\nK\1\x85" + STATE + b"tR",
+    "type of a tensor": b"ctorch._tensor\n_rebuild_from_type_v2\n"
+    b"(" + REBUILD + b"chostile_module\nThing\n)" + STATE + b"tR",
+    "from NumPy": called("torch._utils _rebuild_device_tensor_from_numpy", 1, 2, "cpu", False),
+    "registry": b"\x82\1",
+    "stacked name": b"X\x08\0\0\0builtinsX\4\0\0\0eval\x93",
+    "new": b"cbuiltins\neval\nX\x13\0\0\0" + MARK.encode() + b"\x85\x81",
+    "new with keywords": b"cbuiltins\neval\n)}\x92",
+    "instance": b"(S'1'\nibuiltins\neval\n",
+    "object": b"(cbuiltins\neval\nX\1\0\0\0001o",
+    "persistent": b"X\4\0\0\0evalQ",
+    "storage of a stand-in": b"(X\7\0\0\0storagecbuiltins\neval\nX\1\0\0\0000X\3\0\0\0cpuK\1tQ",
+    "memo": called("builtins eval", MARK, then=b"q\0h\0K\1\x85R"),
+    "huge": called("builtins bytearray", 1 << 62),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_no_pickle_runs_imports_or_changes_anything(case, tmp_path, monkeypatch):
+    """Whether it is read past or refused; weights beside it are whole, or not read."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("hostile_module.py", "hubconf.py"):
+        Path(name).write_text(f"{MARK}\nclass Thing: pass")
+    Path("inner.pkl").write_bytes(b"chostile_module\nThing\n.")
+    torch.save(TENSORS, "weights.pth")
+    with zipfile.ZipFile("weights.pth") as archive:
+        weights = archive.read("weights/data.pkl")
+    path = put("zip", weights[:-1] + b"X\4\0\0\0evil" + HOSTILE[case] + b"s.", tmp_path)
+    changeable = (nn.Parameter, Tensor, torch._utils._rebuild_tensor_v2)
+    before = [dict(vars(thing)) for thing in changeable]
+    tensors = TENSORS
+    with suppress(CheckpointError):
+        tensors = read_checkpoint(path).tensors
+    assert all(torch.equal(tensors[name], value) for name, value in TENSORS.items())
+    assert not Path("marker").exists()
+    assert "hostile_module" not in sys.modules
+    assert [dict(vars(thing)) for thing in changeable] == before
 
 
 # --- what is read ---------------------------------------------------------------------------------
@@ -130,12 +212,84 @@ def test_nested_values_are_flattened():
     assert values == {"lr": 0.1, "odd": "set", "list.1.deep": True, "names": ["a", "b"]}
 
 
-def test_numbers_of_numpy_and_paths_in_training_files_are_harmless(tmp_path):
-    numbers = {"lr": np.float64(0.5), "epoch": np.int64(3), "loss": np.float32(1.5)}
-    paths = argparse.Namespace(output_dir=Path("runs"), job_dir=PureWindowsPath("c:/runs"))
-    torch.save({"model": TENSORS, "schedule": numbers, "args": paths}, tmp_path / "training.pth")
+class Settings(dict):
+    """As yacs and EasyDict have them: with items and attributes."""
+
+    frozen = False
+
+
+class Slots:
+    __slots__ = ("weight",)
+
+    def __init__(self):
+        self.weight = torch.ones(1)
+
+
+class Made(tuple):
+    def __new__(cls, *, size: int):
+        return super().__new__(cls, (size,))
+
+    def __getnewargs_ex__(self):
+        return (), {"size": self[0]}
+
+
+def frozen_settings() -> Settings:
+    settings = Settings(a=1, weight=torch.ones(2))
+    settings.frozen = True
+    return settings
+
+
+OPTIMIZER = torch.optim.AdamW([nn.Parameter(torch.ones(2))])
+# what owners keep beside the weights, and whether files of torch before 1.6 are read with it, too
+OWNERS: dict[str, tuple[object, bool]] = {
+    "NumPy's numbers": ([np.float64(0.5), np.int64(3), np.float32(1.5)], True),
+    "paths": (argparse.Namespace(output=Path("runs"), job=PureWindowsPath("c:/runs")), True),
+    "array": (np.arange(3.0), False),
+    "array of objects": (np.array([1, "a", None], dtype=object), False),
+    "default dict": (defaultdict(list, a=[1]), False),
+    "queue": (deque([1, 2], 5), False),
+    "time": (datetime.now(), False),
+    "partial function": (partial(int, base=2), False),
+    "settings": (frozen_settings(), False),
+    "slots": (Slots(), False),
+    "made with keywords": (Made(size=3), False),
+    "module": (nn.Linear(2, 2), False),
+    "optimizer": (OPTIMIZER, False),
+    "schedule": (torch.optim.lr_scheduler.CosineAnnealingLR(OPTIMIZER, 3), False),
+}
+
+
+@pytest.mark.parametrize("case", OWNERS)
+def test_what_training_keeps_beside_the_weights_is_read_past(case, tmp_path):
+    kept, is_read_in_old_files = OWNERS[case]
+    file = {"model": TENSORS, "kept": kept, "epoch": 3}
+    torch.save(file, tmp_path / "training.pth")
     source = read_checkpoint(tmp_path / "training.pth")
-    assert {name.removeprefix("model.") for name in source.tensors} == TENSORS.keys()
+    assert source.tensors.keys() == {f"model.{name}" for name in TENSORS}
+    assert source.values["epoch"] == 3
+    assert source.unread
+
+    torch.save(file, tmp_path / "old.pth", _use_new_zipfile_serialization=False)
+    if is_read_in_old_files:
+        assert read_checkpoint(tmp_path / "old.pth").tensors.keys() == source.tensors.keys()
+    else:
+        assert "weights_only=False" in refused(tmp_path / "old.pth")
+
+
+@pytest.mark.parametrize("name", ["blocks.0.attn.qkv.bias", "reg_token", "fc.weight"])
+def test_an_object_in_place_of_a_tensor_of_the_network_is_refused(name, tmp_path):
+    state = timm_model().state_dict()
+    path = tmp_path / "training.pth"
+    torch.save({"state_dict": state, "hooks": Slots()}, path)
+    notes = load_model(path, num_heads=4).origin.report.notes
+    assert any("not read" in note and "Slots" in note for note in notes)
+    torch.save({"state_dict": state | {name: Slots()}}, path)
+    with pytest.raises(CheckpointError, match=f"{name} is a .*Slots, not a tensor; .*_only=False"):
+        load_model(path, num_heads=4)
+    # nor is what such an object holds taken for weights
+    torch.save({"state_dict": Settings(state)}, path)
+    with pytest.raises(CheckpointError, match=r"not read, .*Settings: who trusts"):
+        load_model(path, num_heads=4)
 
 
 # --- damage and nonsense --------------------------------------------------------------------------

@@ -258,7 +258,7 @@ def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
                 types = [*USUAL]
             file.seek(0)
             # nothing that torch does not know is looked up: a class of this name stands in for it
-            stand_ins = [(type(name, (Unread,), {}), name) for name in types]
+            stand_ins: list[Any] = [(type(name, (Unread,), {}), name) for name in types]
             with torch.serialization.safe_globals(stand_ins):
                 return flatten(torch.load(file, map_location="cpu", weights_only=True))
     except Exception as error:  # the libraries raise nearly anything on damaged bytes
