@@ -12,6 +12,7 @@ Letters: B batch, h heads, N queries, M keys, d width of a head.
 from __future__ import annotations
 
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -138,6 +139,10 @@ class Interception(TorchFunctionMode):
             _captured.update(self._parts)
             undo.callback(_captured.difference_update, list(self._parts))
             undo.callback(self._depths.clear)
+            # What is compiled would not see this block; whoever compiles has imported the compiler,
+            # which takes seconds
+            if "torch._dynamo" in sys.modules:
+                undo.enter_context(torch.compiler.set_stance("force_eager"))
 
             # The weights are handed out first of all, so that transformers' own hooks find them
             self._eager = {part for part in self._parts if _implementation(part) == "eager"}
@@ -184,8 +189,7 @@ class Interception(TorchFunctionMode):
         return max((depth for depth in depths if depth is not None), default=None)
 
     def _set_depth(self, result: Any, inputs: Any, layers: int = 0) -> None:
-        # a compiler can follow modules, but no weak references
-        depth = None if torch.compiler.is_compiling() else self._depth_of(inputs)
+        depth = self._depth_of(inputs)
         if depth is not None:
             for tensor in _tensors(result):
                 self._depths[tensor] = depth + layers
@@ -201,7 +205,7 @@ class Interception(TorchFunctionMode):
     ) -> Any:
         # Within this function the mode is off, so what it calls is not intercepted again
         inputs = (args, kwargs or {})
-        call = None
+        call: Callable[..., Any] | None = None
         # timm's XCA attends from channel to channel
         if self._running and type(self._running[-1]).__name__ != "XCA":
             if getattr(func, "__name__", "") == "scaled_dot_product_attention":
@@ -215,7 +219,7 @@ class Interception(TorchFunctionMode):
             return result
 
         # Without a path from the inputs, a layer comes after those before
-        depth = None if torch.compiler.is_compiling() else self._depth_of(inputs)
+        depth = self._depth_of(inputs)
         if depth is None:
             depth = 1 + max(self._before.values(), default=-1)
         self._depth = depth

@@ -50,16 +50,18 @@ def attention_rollout(
     """
     if not 0 <= discard < 1:
         raise AttentionError(f"discard is a share from 0 to below 1, got {discard}")
-    layers = maps
+    layers: Sequence[Tensor]
     if isinstance(maps, AttentionMaps):
         weights = maps.weights
         layers = [torch.cat([weights[layer] for layer in step], dim=1) for step in maps.steps]
         if discard and num_prefix_tokens is None:
             num_prefix_tokens = maps.geometry.num_prefix_tokens
-    elif discard and num_prefix_tokens is None:
+    else:
+        layers = maps
+    if discard and num_prefix_tokens is None:
         raise AttentionError(
-            "discard= keeps the prefix tokens: give AttentionMaps, which knows"
-            " them, or num_prefix_tokens="
+            "discard= keeps the prefix tokens: give AttentionMaps, which knows them, or "
+            "num_prefix_tokens="
         )
 
     # Each layer is multiplied to those before it
