@@ -160,8 +160,8 @@ def _source_of_module(model: nn.Module, name: str) -> Source:
     described = _library_models(model)
     if len(described) != 1:
         raise CheckpointError(
-            f"{name} is neither timm's nor transformers'; pass its state_dict() if its tensors "
-            "have the names of theirs"
+            f"{name} is not one model of timm's or transformers'; pass its state_dict() if its "
+            "tensors have the names of theirs"
         )
     library_model: Any = described[0]
     tensors, values = flatten(dict(model.state_dict()))

@@ -261,6 +261,7 @@ def _choose(source: Source, options: LoadOptions) -> Network:
 
     # those in the place that is asked for, or else in one of which it is a word
     names = {path: path.rstrip(".") or "." for path in networks}
+    listed = ", ".join(names.values())
     branch = options.branch
     paths = list(networks)
     if branch is not None:
@@ -271,24 +272,19 @@ def _choose(source: Source, options: LoadOptions) -> Network:
         ]
         paths = next(filter(None, degrees), [])
     if not paths:
-        raise source.error(
-            f"no copy of the network is called {branch!r}; it has: "
-            f"{', '.join(sorted(names.values()))}"
-        )
+        raise source.error(f"no copy of the network is called {branch!r}; it has: {listed}")
 
     # networks of different shapes are no copies of each other
-    layouts = {}
+    layouts = []
     for path in paths if len(paths) > 1 else ():
-        file_format, prefix = networks[path]
-        layouts[path] = {
-            name: tensors[rule.theirs[0]].shape
-            for name, rule in rules_of(source, file_format, prefix).items()
-            if not name.startswith("decoder.")
-        }
-    if any(layout != layouts[paths[0]] for layout in layouts.values()):
+        shapes = {}
+        for name, rule in rules_of(source, *networks[path]).items():
+            if not name.startswith("decoder."):
+                shapes[name] = tensors[rule.theirs[0]].shape
+        layouts.append(shapes)
+    if any(layout != layouts[0] for layout in layouts):
         raise source.error(
-            f"it holds networks of different shapes, {', '.join(names[path] for path in paths)}; "
-            f"branch names the one to load, as branch {names[paths[0]]}"
+            f"it holds networks of different shapes: {listed}; branch names the one to load"
         )
 
     # of copies, the one before all others by their writer's rule; else it is a guess
@@ -307,9 +303,8 @@ def _choose(source: Source, options: LoadOptions) -> Network:
         raise source.error(reason)
     network = _network(source, options, file_format, prefix, list(networks))
     if not winners:
-        copies = ", ".join(names[path] for path in paths)
         network.assume(
-            f"of the copies of the network, {copies}, {names[chosen]} is meant", "branch"
+            f"of the copies of the network, {listed}, {names[chosen]} is meant", "branch"
         )
     elif networks:
         network.note(f"of several networks, that of {names[chosen]} is used")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -81,51 +81,43 @@ def _read_normalization(network: Network, channels: int) -> None:
     Else they are what the settings say, or assumed to be the usual ones.
     """
     tensors = network.source.tensors
-    found: dict[str, tuple[list[float], list[float]]] = {}
+    found: dict[tuple[str, str], Any] = {}
     for key in network.unplaced if network.options.mean is None else ():
+        names = (key, f"{key.removesuffix('mean')}std")
         # of a loss or a decoder, they are others
         words = {*re.split(r"[._]", key.lower())} - {"mean", "std"}
-        is_pair = re.fullmatch(r"(.*[._])?mean", key) and _std_of(key) in network.unplaced
+        is_pair = re.fullmatch(r"(.*[._])?mean", key) and names[1] in network.unplaced
         if not is_pair or words & BESIDE:
             continue
         # (2, 1 or C); those of pixels up to 255 are divided by it
-        if {tensors[key].numel(), tensors[_std_of(key)].numel()} not in ({1}, {channels}):
-            continue
-        pair = torch.stack([tensors[name].float().flatten() for name in (key, _std_of(key))])
-        if pair[1].max() > 2:
-            pair /= 255
-        if pair[1].min() > 0 and pair[0].abs().max() <= 1:
-            found[key] = (pair[0].tolist(), pair[1].tolist())
+        if {tensors[name].numel() for name in names} in ({1}, {channels}):
+            pair = torch.stack([tensors[name].float().flatten() for name in names])
+            if pair[1].max() > 2:
+                pair /= 255
+            if pair[1].min() > 0 and pair[0].abs().max() <= 1:
+                found[names] = pair.tolist()
 
-    # those nearest to the network, if they are one pair or equal
-    keys: list[str] = []
-    for place in places_of(network.prefix):
-        keys = keys or [key for key in found if key.startswith(place)]
+    # they are taken if they are one pair, or equal ones
+    pairs = list(found.values())
+    mean = network.format.mean
+    std = network.format.std
     reason = network.format.other_inputs or f"the default of {network.format.name}"
-    statistics: Sequence[Sequence[float]] = (network.format.mean, network.format.std)
     if network.hints.usual_input:
-        statistics = network.hints.usual_input
+        mean, std = network.hints.usual_input
         reason = "as usual for its family"
-    if keys and all(found[key] == found[keys[0]] for key in keys):
-        statistics = found[keys[0]]
-        reason = f"as its {keys[0]} and std say"
-        for key in keys:
-            for name in (key, _std_of(key)):
-                network.unplaced.remove(name)
-                network.report.dropped[name] = "how its input is normalised"
+    if pairs and pairs.count(pairs[0]) == len(pairs):
+        mean, std = pairs[0]
+        for names in found:
+            reason = f"as {names[0]} and {names[1]} say"
+            network.report.dropped |= dict.fromkeys(names, "how its input is normalised")
+        network.unplaced = [key for key in network.unplaced if key not in network.report.dropped]
     elif network.hints.mean is not None:
         return
-    mean, std = statistics
     network.hints = network.hints.model_copy(update={"mean": mean, "std": std})
-    numbers = [", ".join(f"{value:.4g}" for value in values) for values in statistics]
+    numbers = [", ".join(f"{value:.4g}" for value in values) for values in (mean, std)]
     network.assume(
         f"mean {numbers[0]} and std {numbers[1]} of its input, {reason}", "mean, std, crop_share"
     )
-
-
-def _std_of(key: str) -> str:
-    """Return the name of the deviation beside a mean."""
-    return f"{key.removesuffix('mean')}std"
 
 
 # ---- What has no place in the network ------------------------------------------------------------
