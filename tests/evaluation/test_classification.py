@@ -38,10 +38,11 @@ def test_reliability_by_its_definition():
 
 
 @torch.no_grad()
-def test_logits_are_the_heads_of_whole_images_in_eval_mode():
+def test_logits_are_the_heads_of_whole_images_in_eval_mode(monkeypatch):
+    monkeypatch.setattr("vit.evaluation.features.BATCH", 4)
     model = encoder(drop_path=0.5, num_classes=3).train()
     images = noise(10)
-    found = head_logits(model, images, lambda batch: batch / 255, CPU, batch_size=4)
+    found = head_logits(model, images, lambda batch: batch / 255, CPU)
     assert model.training
     expected = model.eval().forward_head(model(images / 255))
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)

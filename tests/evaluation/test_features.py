@@ -18,10 +18,11 @@ def prepare(images: Tensor) -> Tensor:
 
 @torch.no_grad()
 @pytest.mark.parametrize("settings", [dict(), dict(registers=3), dict(class_token=False)], ids=str)
-def test_features_of_any_layer_are_the_mean_of_the_patch_tokens(settings):
+def test_features_of_any_layer_are_the_mean_of_the_patch_tokens(settings, monkeypatch):
+    monkeypatch.setattr("vit.evaluation.features.BATCH", 2)
     model = encoder(depth=4, drop_path=0.5, **settings).train()
     images = noise(5, size=(20, 20))
-    found = encoder_features(model, images, prepare, CPU, layers=[3, 0, -3], batch_size=2)
+    found = encoder_features(model, images, prepare, CPU, layers=[3, 0, -3])
     assert model.training
     model.eval()
     seen = []

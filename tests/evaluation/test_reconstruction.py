@@ -104,9 +104,10 @@ def test_estimated_statistics_by_loops_over_visible_patches():
 
 
 @pytest.mark.parametrize(("batch_size", "norm_pix_loss"), [(2, True), (2, False), (256, True)])
-def test_scores_are_means_over_images_by_loops(batch_size, norm_pix_loss):
+def test_scores_are_means_over_images_by_loops(batch_size, norm_pix_loss, monkeypatch):
+    monkeypatch.setattr("vit.evaluation.features.BATCH", batch_size)
     model, images = small_model(norm_pix_loss).eval(), random_images()
-    scores = score_reconstruction(model, images, prepare, "grid", 0.5, CPU, batch_size)
+    scores = score_reconstruction(model, images, prepare, "grid", 0.5, CPU)
     losses = []
     for start in range(0, 5, batch_size):
         masks = fixed_mask("grid", start, min(batch_size, 5 - start), GRID, 0.5)

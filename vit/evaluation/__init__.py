@@ -7,7 +7,6 @@ Throughout this package:
     images          uint8 (N, C, h, w), of any size
     prepare         uint8 (B, C, h, w) -> the model's input (B, C, H, W)
     compute         device and precision
-    batch_size      images at a time
     labels          int64 (N,)
     features        float32 (N, D), or (layers, N, D) for several layers, on the CPU
     logits          float32 (N, classes), on the CPU

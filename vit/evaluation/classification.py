@@ -27,13 +27,12 @@ def head_logits(
     images: Images,
     prepare: Prepare,
     compute: Compute,
-    batch_size: int = 256,
 ) -> Tensor:
     """Return the logits (N, classes) of a model's own head."""
     # float32 from here on: a softmax of bfloat16 logits would be coarse
     parts = []
     with eval_mode(encoder), compute.autocast():
-        for inputs in batches(images, prepare, compute, "logits", batch_size):
+        for inputs in batches(images, prepare, compute, "logits"):
             parts.append(encoder.forward_head(encoder(inputs)).float().cpu())
     return torch.cat(parts)
 

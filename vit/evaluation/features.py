@@ -28,12 +28,14 @@ TEMPERATURE = 0.07
 CPU = torch.device("cpu")
 
 
-def batches(
-    images: Images, prepare: Prepare, compute: Compute, title: str, batch_size: int = 256
-) -> Iterator[Tensor]:
+BATCH = 256
+"""Images at a time; the masks of images depend on it, so it is part of the protocol."""
+
+
+def batches(images: Images, prepare: Prepare, compute: Compute, title: str) -> Iterator[Tensor]:
     """Yield images as a model's input (B, C, H, W), with a progress bar called `title`."""
-    for start in track(range(0, len(images), batch_size), title, unit=" batches"):
-        yield prepare(images[start : start + batch_size].to(compute.device))
+    for start in track(range(0, len(images), BATCH), title, unit=" batches"):
+        yield prepare(images[start : start + BATCH].to(compute.device))
 
 
 @torch.no_grad()
@@ -43,7 +45,6 @@ def encoder_features(
     prepare: Prepare,
     compute: Compute,
     layers: Sequence[int] = (-1,),
-    batch_size: int = 256,
 ) -> Tensor:
     """Return the mean of the patch tokens of unmasked images, after some of the blocks.
 
@@ -71,7 +72,7 @@ def encoder_features(
         for number, layer in enumerate(layers):
             handle = modules[layer].register_forward_hook(partial(store, number))
             hooks.callback(handle.remove)
-        for inputs in batches(images, prepare, compute, "features", batch_size):
+        for inputs in batches(images, prepare, compute, "features"):
             encoder(inputs)
             start += len(inputs)
     # nan compares as false with everything: an accuracy would come out all the same

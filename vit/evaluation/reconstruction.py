@@ -38,12 +38,10 @@ def score_reconstruction(
     kind: str,
     mask_ratio: float,
     compute: Compute,
-    batch_size: int = 256,
 ) -> dict[str, float]:
     """Return the mean losses over the masked patches of test images, under the fixed test mask.
 
-    All are in the model's own target space, and so comparable with each other. An image's mask
-    depends on `batch_size`, which is part of the protocol.
+    All are in the model's own target space, and so comparable with each other.
 
     Returns:
         The model's "loss", and those of two baselines that learn nothing:
@@ -53,7 +51,7 @@ def score_reconstruction(
     grid_size = model.encoder.patch_embed.grid_size
     parts: defaultdict[str, list[Tensor]] = defaultdict(list)
     start = 0
-    for inputs in batches(images, prepare, compute, title, batch_size):
+    for inputs in batches(images, prepare, compute, title):
         mask = fixed_mask(kind, start, len(inputs), grid_size, mask_ratio).to(compute.device)
         with eval_mode(model), compute.autocast():
             prediction = model(inputs, mask)  # (B, L, P)
