@@ -246,8 +246,10 @@ class Around(nn.Module):
 
 def test_a_module_around_a_model_changes_neither_its_input_nor_its_answer():
     mean, std = (torch.tensor(of)[:, None, None] for of in IMAGENET)
-    for change in (lambda images: images, lambda images: (images - mean) / std):
-        load_model(Around(change), global_pool="token")
+    for largest in (1, 255):
+        theirs = Around(lambda images, of=largest: (images / of - mean) / std)
+        load_model(theirs, global_pool="token")
+    load_model(Around(), global_pool="token")
     theirs = Around(lambda images: images * 2)
     assert "its Around changes images before they reach net.patch_embed.proj" in refused(theirs)
     theirs = Around()

@@ -93,9 +93,10 @@ def compare_outputs(network: Network) -> None:
                 f"the outputs differ by {difference:.1e} of the largest value"
             )
 
-    # A module around it, if it takes images, hands on what the origin makes of them, or them.
+    # A module around it, if it takes images, hands them on, or normalised as the origin says, which
+    # is of pixels up to 1, or up to 255.
     whole = network.source.given_model
-    place = network.tensors["patch_embed.proj.weight"].theirs[0].rpartition(".")[0]
+    place = network.tensors["patch_embed.proj.weight"].theirs[0].removesuffix(".weight")
     embedding = network.modules[f"{place}."]
     seen: dict[str, Tensor] = {}
     if whole is not None and whole is not theirs:
@@ -103,8 +104,9 @@ def compare_outputs(network: Network) -> None:
             seen = _run(whole, {place: embedding}, (image,), {})[1]
     normalize = ours.origin.normalize
     mean, std = (torch.tensor(values)[:, None, None] for values in (normalize.mean, normalize.std))
-    usual = [_run(embedding, {}, (made,), {})[0] for made in (image, (image - mean) / std)]
-    if place in seen and not any(torch.allclose(seen[place], one, atol=1e-4) for one in usual):
+    usual = [image, (image - mean) / std, (image / 255 - mean) / std]
+    embedded = [_run(embedding, {}, (made,), {})[0] for made in usual]
+    if place in seen and not any(torch.allclose(seen[place], one, atol=1e-4) for one in embedded):
         raise network.error(
             f"its {type(whole).__name__} changes images before they reach {place}, which is not "
             "loaded; load the model within it"

@@ -30,20 +30,20 @@ def download(name: str) -> Path:
     repository, _, revision = name.partition("@")
     try:
         # safetensors, else a pickle of the same commit, which the name of the folder is
-        snapshot = snapshot_download(
-            repository, revision=revision or None, allow_patterns=SETTINGS + SAFETENSORS
+        for patterns in (SETTINGS + SAFETENSORS, PICKLES):
+            snapshot = snapshot_download(
+                repository, revision=revision or None, allow_patterns=patterns
+            )
+            folder = Path(snapshot)
+            revision = folder.name
+            if any((folder / name).is_file() for name in FOLDER_FILES):
+                return folder
+        # without a network, the library returns what its cache has of the commit
+        raise FileNotFoundError(
+            f"no {', '.join(FOLDER_FILES)} is in the cache ({folder}), nor fetched: "
+            "the hub cannot be reached, or its repository has none"
         )
-        folder = Path(snapshot)
-        if not any((folder / name).is_file() for name in FOLDER_FILES):
-            snapshot_download(repository, revision=folder.name, allow_patterns=PICKLES)
-            # without a network, the library returns what its cache has of the commit
-            if not any((folder / name).is_file() for name in FOLDER_FILES):
-                raise FileNotFoundError(
-                    f"none of {', '.join(FOLDER_FILES)} is in the cache ({folder}), nor fetched: "
-                    "the hub cannot be reached, or its repository has none"
-                )
     # the library uses several others, for the network and for large files
     except Exception as error:
         problem = f"{type(error).__name__}: {shortened(str(error), 600)}"
         raise CheckpointError(f"hf/{name}: {problem}") from error
-    return folder

@@ -42,7 +42,6 @@ ADVICE = (
     "num_classes 0 leaves the head out, part encoder what is not the encoder; name tensors, or "
     "patterns, in allow to accept that"
 )
-FP8 = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
 SIZES = ("image_size", "patch_size", "channels")
 """The options that change what the encoder computes."""
 
@@ -254,8 +253,8 @@ def _account(network: Network) -> None:
                 f"{', '.join(tensor.theirs)} has the shape {size_text(shape)}, "
                 f"where {size_text(expected)} is expected for {ours}"
             )
-        # whatever the scales are called, and wherever they are, fp8 is seldom without
-        if tensor.value.dtype in FP8 and not network.allows(ours):
+        # one byte each: whatever the scales are called, and wherever they are, fp8 has them mostly
+        if tensor.value.element_size() == 1 and not network.allows(ours):
             report.problems.append(
                 f"{ours} is of {tensor.value.dtype}, and nothing says which scales multiply it; "
                 "save the weights as bf16 or fp32, or name it in allow if there are none"

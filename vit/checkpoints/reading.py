@@ -121,11 +121,8 @@ class Source:
     @property
     def unread(self) -> dict[str, str]:
         """The types of the values that are not read, by the names of these values."""
-        found = {}
-        for name, value in self.values.items():
-            if isinstance(value, Unread):
-                found[name] = type(value).__name__
-        return found
+        objects = {key: value for key, value in self.values.items() if isinstance(value, Unread)}
+        return {key: type(value).__name__ for key, value in objects.items()}
 
     def error(self, problem: str) -> CheckpointError:
         """Return an error that names the checkpoint, and what of it is not read."""
