@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -65,10 +66,10 @@ def relevance(
     # Before the first layer, each token depends on itself alone
     result = torch.eye(tokens).to(layers[0].device, torch.float32).expand(batch, -1, -1)
     for step in steps:
-        contribution = torch.zeros_like(result)
+        contribution: Any = 0  # (B, N, N)
         for layer in step:
-            weighted = gradients[layer] * layers[layer].detach()  # (B, h, N, N)
-            contribution = contribution + weighted.float().clamp(min=0).mean(dim=1)
+            weighted = (gradients[layer] * layers[layer].detach()).float()  # (B, h, N, N)
+            contribution = contribution + weighted.clamp(min=0).mean(dim=1)
         with full_precision(result):
             result = result + contribution @ result
     return result
@@ -251,17 +252,15 @@ def _gradients_on(model: nn.Module) -> Iterator[None]:
         function = checkpoint.CheckpointFunction
         hook = checkpoint._checkpoint_hook
 
-        class Reentrant(function):  # type: ignore[misc, valid-type]
-            @classmethod
-            def apply(cls, run: Callable[..., Any], preserve: bool, *inputs: Any) -> Any:
-                if threading.get_ident() == here:
-                    return run(*inputs)
-                return function.apply(run, preserve, *inputs)
+        def reentrant(run: Callable[..., Any], preserve: bool, *inputs: Any) -> Any:
+            if threading.get_ident() == here:
+                return run(*inputs)
+            return function.apply(run, preserve, *inputs)
 
         def saving(frame: Any) -> AbstractContextManager[Any]:
             return nullcontext() if threading.get_ident() == here else hook(frame)
 
-        undo.enter_context(held(checkpoint, "CheckpointFunction", Reentrant))
+        undo.enter_context(held(checkpoint, "CheckpointFunction", SimpleNamespace(apply=reentrant)))
         undo.enter_context(held(checkpoint, "_checkpoint_hook", saving))
         undo.enter_context(eval_mode(model))
         undo.enter_context(torch.inference_mode(False))

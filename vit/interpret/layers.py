@@ -71,8 +71,6 @@ def in_this_thread(hook: Callable[..., Any]) -> Callable[..., Any]:
 
 _capture = threading.RLock()
 """Held by the thread that captures: one at a time."""
-_captured: set[nn.Module] = set()
-"""The modules that are watched now."""
 
 
 class Interception(TorchFunctionMode):
@@ -132,12 +130,6 @@ class Interception(TorchFunctionMode):
         """
         with ExitStack() as undo:
             undo.enter_context(_capture)
-            if not _captured.isdisjoint(self._parts):
-                raise AttentionError(
-                    "another `with` block already records this model; leave that one first"
-                )
-            _captured.update(self._parts)
-            undo.callback(_captured.difference_update, list(self._parts))
             undo.callback(self._depths.clear)
             # What is compiled would not see this block; whoever compiles has imported the compiler,
             # which takes seconds
@@ -176,7 +168,7 @@ class Interception(TorchFunctionMode):
         while self._running and self._running.pop() is not part:
             continue
         # what it computes by functions that torch does not show comes after its inputs, too
-        self._set_depth(output, (args, kwargs, output))
+        self._set_depth(output, self._depth_of((args, kwargs, output)))
         weights = self._weights.pop(part, None)
         # transformers' layers return (mixed, weights), None for the weights if they are fused
         if part in self._eager and weights is not None and isinstance(output, tuple):
@@ -188,11 +180,10 @@ class Interception(TorchFunctionMode):
         depths = [self._depths.get(tensor) for tensor in _tensors(values)]
         return max((depth for depth in depths if depth is not None), default=None)
 
-    def _set_depth(self, result: Any, inputs: Any, layers: int = 0) -> None:
-        depth = self._depth_of(inputs)
+    def _set_depth(self, values: Any, depth: int | None) -> None:
         if depth is not None:
-            for tensor in _tensors(result):
-                self._depths[tensor] = depth + layers
+            for tensor in _tensors(values):
+                self._depths[tensor] = depth
 
     # --- What it calls ---
 
@@ -204,27 +195,25 @@ class Interception(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         # Within this function the mode is off, so what it calls is not intercepted again
-        inputs = (args, kwargs or {})
-        call: Callable[..., Any] | None = None
+        options = kwargs or {}
+        call: Callable[..., Any] = func
         # timm's XCA attends from channel to channel
         if self._running and type(self._running[-1]).__name__ != "XCA":
             if getattr(func, "__name__", "") == "scaled_dot_product_attention":
                 call = self._attend
             elif func is F.multi_head_attention_forward:
                 call = self._multi_head_attention
-        if call is None:
-            result = func(*args, **inputs[1])
-            # assignment to a part of a tensor returns nothing
-            self._set_depth(args[:1] if result is None else result, inputs)
-            return result
 
-        # Without a path from the inputs, a layer comes after those before
-        depth = self._depth_of(inputs)
-        if depth is None:
-            depth = 1 + max(self._before.values(), default=-1)
-        self._depth = depth
-        result = call(*args, **inputs[1])
-        self._set_depth(result, inputs, layers=1)
+        depth = self._depth_of((args, options))
+        if call is not func:
+            # Without a path from the inputs, a layer comes after those before
+            if depth is None:
+                depth = 1 + max(self._before.values(), default=-1)
+            self._depth = depth
+            depth += 1
+        result = call(*args, **options)
+        # assignment to a part of a tensor returns nothing
+        self._set_depth(args[:1] if result is None else result, depth)
         return result
 
     def _multi_head_attention(
@@ -282,12 +271,13 @@ class Interception(TorchFunctionMode):
             value = value.repeat_interleave(heads // value.shape[1], dim=1)
         weights = _weights(query, key, attn_mask, dropout_p, is_causal, scale).to(value.dtype)
         # A single head may have no axis of its own
-        number = self._numbers[layer]
-        if weights.ndim == 3:
-            self._weights[layer] = weights[:, None]
-            return self._hook(number, weights[:, None], value[:, None])[:, 0]
+        has_heads = weights.ndim == 4
+        if not has_heads:
+            weights = weights[:, None]
+            value = value[:, None]
         self._weights[layer] = weights
-        return self._hook(number, weights, value)
+        mixed = self._hook(self._numbers[layer], weights, value)
+        return mixed if has_heads else mixed[:, 0]
 
 
 def _tensors(values: Any) -> list[Tensor]:
