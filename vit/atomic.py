@@ -49,14 +49,14 @@ def replacing(path: Path, folder: bool = False) -> Iterator[Path]:
 
     temporary = path.parent / f"{PARTIAL}{secrets.token_hex(8)}{path.suffix}"
     try:
-        with ExitStack() as held:
+        with ExitStack() as locks:
             # again if another process has taken it for left behind, before it was locked
             while not temporary.exists():
                 # with the mode of any new file; tempfile's are private, and to learn the umask one
                 # must set it, for all threads
                 temporary.mkdir() if folder else temporary.touch()
                 with suppress(OSError):
-                    held.enter_context(_lock_of(temporary, wait=True))
+                    locks.enter_context(_lock_of(temporary, wait=True))
             yield temporary
             # only now: whatever happens to the folder later, the file is renamed within it
             refuse_lost_folder(path)

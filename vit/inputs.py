@@ -144,12 +144,12 @@ def as_seen(image: Image.Image) -> Image.Image:
     # Metadata may stand after the pixels; what is wrong with the pixels is not to pass as theirs
     with whole_pictures():
         image.load()
-    seen = _rgb(image)
+    picture = _rgb(image)
     # without its other metadata, which may be damaged
-    seen.info = {}
-    seen.getexif()[ExifTags.Base.Orientation] = _orientation(image)
-    ImageOps.exif_transpose(seen, in_place=True)
-    return seen
+    picture.info = {}
+    picture.getexif()[ExifTags.Base.Orientation] = _orientation(image)
+    ImageOps.exif_transpose(picture, in_place=True)
+    return picture
 
 
 def fit_picture(

@@ -95,20 +95,22 @@ def compare_outputs(network: Network) -> None:
 
     # A module around it, if it takes images, hands them on, or normalised as the origin says, which
     # is of pixels up to 1, or up to 255.
-    whole = network.source.given_model
+    wrapper = network.source.given_model
     place = network.tensors["patch_embed.proj.weight"].theirs[0].removesuffix(".weight")
     embedding = network.modules[f"{place}."]
-    seen: dict[str, Tensor] = {}
-    if whole is not None and whole is not theirs:
+    reached: dict[str, Tensor] = {}
+    if wrapper is not None and wrapper is not theirs:
         with suppress(Exception):
-            seen = _run(whole, {place: embedding}, (image,), {})[1]
+            reached = _run(wrapper, {place: embedding}, (image,), {})[1]
     normalize = ours.origin.normalize
     mean, std = (torch.tensor(values)[:, None, None] for values in (normalize.mean, normalize.std))
     usual = [image, (image - mean) / std, (image / 255 - mean) / std]
-    embedded = [_run(embedding, {}, (made,), {})[0] for made in usual]
-    if place in seen and not any(torch.allclose(seen[place], one, atol=1e-4) for one in embedded):
+    embedded = [_run(embedding, {}, (pixels,), {})[0] for pixels in usual]
+    if place in reached and not any(
+        torch.allclose(reached[place], tokens, atol=1e-4) for tokens in embedded
+    ):
         raise network.error(
-            f"its {type(whole).__name__} changes images before they reach {place}, which is not "
+            f"its {type(wrapper).__name__} changes images before they reach {place}, which is not "
             "loaded; load the model within it"
         )
 

@@ -291,7 +291,7 @@ def _choose(source: Source, options: LoadOptions) -> Network:
     facts = [*tensors, *source.values]
     winners = []
     for path in paths:
-        if all(_is_taken(path, other, facts) for other in paths if other != path):
+        if all(_is_taken(path, rival, facts) for rival in paths if rival != path):
             winners.append(path)
     chosen = min(
         winners or paths,
@@ -319,16 +319,16 @@ def _words(path: str, facts: Iterable[str]) -> set[str]:
     return words
 
 
-def _is_taken(path: str, other: str, facts: list[str]) -> bool:
+def _is_taken(path: str, rival: str, facts: list[str]) -> bool:
     """Return whether the writer of a file with these names takes one place before another."""
     mine = _words(path, facts)
-    theirs = _words(other, facts)
-    for taken, left, mark in COPIES:
+    theirs = _words(rival, facts)
+    for winner, loser, mark in COPIES:
         # a place has a word that the other lacks; "" is in both, for any
-        for one, two in ((mine, theirs), (theirs, mine)):
-            fits = taken in one - two | {""} and left in two - one | {""}
+        for first, second in ((mine, theirs), (theirs, mine)):
+            fits = winner in first - second | {""} and loser in second - first | {""}
             if fits and (not mark or any(re.fullmatch(mark, fact) for fact in facts)):
-                return one is mine
+                return first is mine
     return False
 
 

@@ -81,7 +81,7 @@ def _read_normalization(network: Network, channels: int) -> None:
     Else they are what the settings say, or assumed to be the usual ones.
     """
     tensors = network.source.tensors
-    found: dict[tuple[str, str], Any] = {}
+    by_names: dict[tuple[str, str], Any] = {}
     for key in network.unplaced if network.options.mean is None else ():
         names = (key, f"{key.removesuffix('mean')}std")
         # of a loss or a decoder, they are others
@@ -95,10 +95,10 @@ def _read_normalization(network: Network, channels: int) -> None:
             if pair[1].max() > 2:
                 pair /= 255
             if pair[1].min() > 0 and pair[0].abs().max() <= 1:
-                found[names] = pair.tolist()
+                by_names[names] = pair.tolist()
 
     # they are taken if they are one pair, or equal ones
-    pairs = list(found.values())
+    pairs = list(by_names.values())
     mean = network.format.mean
     std = network.format.std
     reason = network.format.other_inputs or f"the default of {network.format.name}"
@@ -107,7 +107,7 @@ def _read_normalization(network: Network, channels: int) -> None:
         reason = "as usual for its family"
     if pairs and pairs.count(pairs[0]) == len(pairs):
         mean, std = pairs[0]
-        for names in found:
+        for names in by_names:
             reason = f"as {names[0]} and {names[1]} say"
             network.report.dropped |= dict.fromkeys(names, "how its input is normalised")
         network.unplaced = [key for key in network.unplaced if key not in network.report.dropped]
@@ -160,8 +160,8 @@ def account_for_rest(network: Network, is_whole: bool) -> None:
             is_beside = network.options.part == "encoder" or bool(words & (BESIDE | HEADS))
         if not reason and is_beside and is_whole:
             reason = "beside the network, which is whole without it"
-            found = usual if words & BESIDE else unknown
-            found[module] = None
+            reasons = usual if words & BESIDE else unknown
+            reasons[module] = None
         if reason:
             report.dropped[key] = reason
         else:
@@ -182,10 +182,12 @@ def _reason(network: Network, key: str) -> str:
     """Return why a tensor is left out; "" if its name does not say it."""
     # a copy, or what stands beside one, and the branch that takes it
     own_places = places_of(network.prefix)
-    for other in network.others:
-        places = [place for place in places_of(other) if place not in own_places]
+    for network_place in network.others:
+        places = [place for place in places_of(network_place) if place not in own_places]
         if any(key.startswith(place) for place in places):
-            words = [word for word in other.split(".") if word not in network.prefix.split(".")]
+            words = [
+                word for word in network_place.split(".") if word not in network.prefix.split(".")
+            ]
             return f"of another network; branch {''.join(words[:1])} takes it"
 
     # a score, as best_acc1

@@ -71,14 +71,14 @@ def measure(options: Namespace) -> dict[str, Any]:
     model = load(options)
     origin = model.origin
     compute = choose_device(options, options.threads)
-    known = origin.trained_on
-    data = load_data(config, origin.image_size, prepared=origin.prepared, trained_on=known)
+    trained_on = origin.trained_on
+    data = load_data(config, origin.image_size, prepared=origin.prepared, trained_on=trained_on)
 
     # What a model has learned from is no test of it
     taught = knows_classes(model, data)
-    notes = seen_by(known, data)
+    notes = seen_by(trained_on, data)
     tested = origin.was_tested_on(data.test.content_hash)
-    if data.is_chosen and taught and not tested and not len(known):
+    if data.is_chosen and taught and not tested and not len(trained_on):
         notes.append(
             "nothing says which images this model was trained on: if they are from the same data, "
             f"some of the {data.tested} are among them"

@@ -114,9 +114,9 @@ def _notes_on_unused(
         suffixes[place].append(file.suffix or "no suffix")
 
     lines = []
-    for path, found in sorted(suffixes.items(), key=lambda item: -len(item[1])):
-        files = plural(len(found), "file")
-        kinds = ", ".join(sorted(set(found))) or "empty"
+    for path, endings in sorted(suffixes.items(), key=lambda item: -len(item[1])):
+        files = plural(len(endings), "file")
+        kinds = ", ".join(sorted(set(endings))) or "empty"
         is_class = class_names and path.parent == training
         if is_class and class_key(path.name) not in class_names:
             lines.append(f"class {path.name} is left out: none of its {files} is read ({kinds})")

@@ -63,8 +63,8 @@ def places(image_hashes: Tensor, purpose: str, seed: int) -> Tensor:
     keys = image_hashes.numpy().astype("<i8")
     digests = [hashlib.sha256(salt + key.tobytes()).digest()[:8] for key in keys]
     # the first 53 bits, all that float64 holds
-    drawn = np.frombuffer(b"".join(digests), "<u8") >> np.uint64(11)
-    return torch.from_numpy(drawn / 2**53)
+    integers = np.frombuffer(b"".join(digests), "<u8") >> np.uint64(11)
+    return torch.from_numpy(integers / 2**53)
 
 
 def hold_out(

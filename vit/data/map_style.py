@@ -122,9 +122,9 @@ def _columns(dataset: Any) -> list[Columns]:
         return list(chain.from_iterable(map(_columns, dataset.datasets)))
     elif isinstance(inside, Sized) and len(inside):
         # a wrapper without indices has the items in their order, or repeats them
-        whole = _columns(inside)
+        columns_inside = _columns(inside)
         rows = getattr(dataset, "indices", range(len(dataset)))
-        return [whole[row % len(whole)] for row in rows]
+        return [columns_inside[row % len(columns_inside)] for row in rows]
     return [columns] * len(dataset)
 
 

@@ -120,8 +120,8 @@ class AttentionMaps:
         Every row sums to 1, except under dropout, or where a mask allows a query no key.
         """
         names = self.names
-        kept = {layer: self._kept.get(names[layer]) for layer in self.layers}
-        return {layer: weights for layer, weights in kept.items() if weights is not None}
+        weights_of = {layer: self._kept.get(names[layer]) for layer in self.layers}
+        return {layer: weights for layer, weights in weights_of.items() if weights is not None}
 
     @property
     def steps(self) -> list[list[int]]:

@@ -142,12 +142,12 @@ class Interception(TorchFunctionMode):
             before = in_this_thread(self._enter_part)
             after = in_this_thread(self._leave_part)
             for part in self._parts:
-                entered = part.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
-                undo.callback(entered.remove)
-                left = part.register_forward_hook(
+                entering = part.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
+                undo.callback(entering.remove)
+                leaving = part.register_forward_hook(
                     after, prepend=True, with_kwargs=True, always_call=True
                 )
-                undo.callback(left.remove)
+                undo.callback(leaving.remove)
             undo.enter_context(self)
             yield
 
@@ -253,8 +253,8 @@ class Interception(TorchFunctionMode):
         layer = self._running[-1]
         # What is called attention was none if its call stands within it or around it
         if layer not in self._numbers:
-            others = {*self._running, *layer.modules()} - self._attended
-            self._set_layers({*self._numbers} - others | {layer})
+            unattending = {*self._running, *layer.modules()} - self._attended
+            self._set_layers({*self._numbers} - unattending | {layer})
         # A layer that attends twice, e.g. for a difference of two maps, has no one map
         if layer in self._attended:
             name = self._parts[layer] or "the model itself"
@@ -307,12 +307,12 @@ def _fuse(parts: Iterable[nn.Module], undo: ExitStack) -> None:
 def _sdpa_in_this_thread(kind: Any) -> type:
     """Return settings of transformers for fused attention; in other threads, they are as ever."""
     thread = threading.get_ident()
-    known = kind._attn_implementation
+    original = kind._attn_implementation
 
     def implementation(config: Any) -> Any:
-        return "sdpa" if threading.get_ident() == thread else known.fget(config)
+        return "sdpa" if threading.get_ident() == thread else original.fget(config)
 
-    names = {"_attn_implementation": property(implementation, known.fset)}
+    names = {"_attn_implementation": property(implementation, original.fset)}
     return type(kind.__name__, (kind,), names)
 
 
