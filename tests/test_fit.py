@@ -304,7 +304,7 @@ def test_a_data_set_larger_than_the_memory_that_there_is(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout == "Rows 7950 20\n"
+    assert done.stdout == "Rows 7958 20\n"
     # of a data set that nobody knows again, nothing is kept
     assert list((tmp_path / "cache").iterdir()) == []
 

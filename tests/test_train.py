@@ -313,7 +313,7 @@ INTERRUPTIONS = {
     ),
     "measuring": at_call("vit.evaluation:score_reconstruction", "SIGTERM"),
     "drawing": at_call(
-        "vit.report.pictures:save_figure", "SIGTERM", "args[1].name == 'attention.png'"
+        "vit.figures:save_figure", "SIGTERM", "args[1].name == 'attention.png'"
     ),
 }
 
