@@ -181,8 +181,14 @@ def test_images_that_a_model_was_trained_on_are_no_test_and_said(data, place, me
     found = measured("taught --method knn --val-size 30")
     assert (found["note"], found["data"]["test_images"]) == ("", 12)
     assert found["data"]["train_images"] == 60
+    # one image that it knows does not turn the choice about
+    save_model(place / "knows-one", model, NORMALIZE, trained_on=data.train.image_hashes[:1])
+    assert measured("knows-one --method knn --val-size 12")["data"]["test_images"] < 25
     save_model(place / "knows-all", model, NORMALIZE, trained_on=data.train.image_hashes)
     assert "on all" in refused("evaluate", "knows-all", "images", "--val-size", 5)
+    for content in (b"", b"text", (place / "knows-all" / "trained_on.npy").read_bytes()[:-3]):
+        (place / "knows-all" / "trained_on.npy").write_bytes(content)
+        assert "trained_on.npy is damaged" in refused("evaluate", "knows-all", "images")
     # of one that does not say, nothing is certain
     assert "nothing says" in measured("classifier --method head --val-size 5")["note"]
     assert measured("classifier --method head")["note"] == ""

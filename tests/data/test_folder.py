@@ -185,6 +185,8 @@ OTHER_LEVELS = {
     "one class with a folder": (["cat", "cat/young"], ""),
     "a class called as a split": (["valid/2020", "invalid/2020", "invalid/test"], ""),
     "train alone": (["train/cat", "train/dog"], ""),
+    "classes called as splits": (["train/train", "train/test", "test/train", "test/test"], ""),
+    "folders in the only class of the test": (["train/cat", "train/dog", "test/cat/a"], ""),
 }
 
 

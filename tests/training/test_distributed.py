@@ -130,6 +130,25 @@ def test_a_process_of_several_that_cannot_find_the_others_is_refused(placed, cou
             door()
 
 
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        (dict(WORLD_SIZE="two"), "^WORLD_SIZE: 'two' is no number"),
+        (dict(RANK=2, WORLD_SIZE=2, MASTER_ADDR="a", MASTER_PORT=1), "^RANK: 2 is none of 2"),
+        (
+            dict(RANK=0, WORLD_SIZE=1, MASTER_ADDR="a", MASTER_PORT=1, OMPI_COMM_WORLD_SIZE=4),
+            "^OMPI",
+        ),
+    ],
+)
+def test_places_that_cannot_be_are_refused_and_empty_variables_are_none(placed, variables, message):
+    placed(RANK="", WORLD_SIZE="", MASTER_ADDR="", MASTER_PORT="")
+    assert own_place() == SINGLE
+    placed(**variables)
+    with pytest.raises(ConfigError, match=message):
+        own_place()
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_who_meets_nobody_says_which_variables_to_unset(placed, monkeypatch, rank, capfd):
     placed(RANK=rank, WORLD_SIZE=2, MASTER_ADDR="localhost", MASTER_PORT=free_port())

@@ -36,7 +36,7 @@ from vit.inputs import INTERPOLATIONS, Normalization
 from vit.load_options import LoadOptions
 from vit.mae import Model
 from vit.pretrained import located
-from vit.weights import FORMAT, TRAINED_ON, Origin, build_model, no_images
+from vit.weights import FORMAT, TRAINED_ON, Origin, build_model
 
 ADVICE = (
     "num_classes 0 leaves the head out, part encoder what is not the encoder; name tensors, or "
@@ -300,7 +300,11 @@ def assign_weights(network: Network) -> Model:
     # already and is not copied again, because freed copies would stay in the heap.
     model = network.model
     names = _names_in(model)
-    borrowed = {tensor.untyped_storage().data_ptr() for tensor in network.source.tensors.values()}
+    borrowed = set()
+    for value in network.source.tensors.values():
+        # a sparse one, beside the network, has no storage
+        if value.layout is torch.strided:
+            borrowed.add(value.untyped_storage().data_ptr())
     state: dict[str, Tensor] = {}
     for ours, tensor in network.tensors.items():
         copy = tensor.value.untyped_storage().data_ptr() in borrowed
@@ -363,12 +367,12 @@ def origin_of(network: Network) -> Origin:
     if encoder.num_classes in (0, len(hints.class_names)):
         class_names = hints.class_names
 
-    # the images of training, beside the weights of our own folders
-    trained_on = no_images()
+    # the images of training: in a run's state, or beside the weights of our own folders
+    trained_on = torch.tensor(source.values.get("trained_on", []), dtype=torch.int64)
     if source.config.get("format") == FORMAT and source.files:
         beside = source.files[0].parent / TRAINED_ON
         if beside.is_file():
-            trained_on = torch.from_numpy(np.load(beside))
+            trained_on = _read_hashes(beside)
 
     # of a run's state, the values have what config.json has of others
     facts = source.values | source.config
@@ -388,3 +392,14 @@ def origin_of(network: Network) -> Origin:
         report=network.report,
         details=source.config,
     )
+
+
+def _read_hashes(path: Path) -> Tensor:
+    """Return the hashes of images, int64 (M,), that `vit.weights.save_model` wrote."""
+    try:
+        hashes = torch.from_numpy(np.load(path))
+        if hashes.dtype != torch.int64:
+            raise TypeError(f"{hashes.dtype}, not int64")
+    except (ValueError, TypeError, EOFError, OSError) as error:
+        raise CheckpointError(f"{path} is damaged; without it, the model loads") from error
+    return hashes

@@ -136,8 +136,7 @@ class Network:
             text: what is assumed.
             options: that set it, or confirm it; "" for none.
         """
-        if options:
-            text += f" ({options})"
+        text += f" ({options or 'no option sets it'})"
         self.note(text)
         self.report.assumed.append(text)
 

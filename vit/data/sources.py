@@ -47,7 +47,7 @@ def load_data(
         prepared: how pictures of any size are cropped and resized. Anything but this package's own
             way makes the input of a model that expects it, not images to train on.
         trained_on: hashes of a model's training images, int64 (M,). If some are among the training
-            images here, `val_size` holds out the others: what that model has not seen.
+            images here, `val_size` holds out some of the others, which that model has not seen.
     """
     # The whole splits, from the caller's data set, or from a source; none imports what another
     # needs, of which torchvision takes seconds
@@ -105,11 +105,15 @@ def load_data(
         held_out = torch.ones(len(train), dtype=torch.bool)
         if trained_on is not None:
             held_out = ~torch.isin(train.image_hashes, trained_on)
-        if not held_out.any():
-            raise DataError(f"{name}: the model was trained on all of these training images")
-        if held_out.all():
-            share = config.val_size / len(train)
-            held_out = hold_out(train.image_hashes, train.labels, share, "val_size")
+        unseen = int(held_out.sum())
+        if not unseen:
+            problem = f"the model was trained on all {len(train):,} training images"
+            raise DataError(f"{name}: {problem}; without val_size, it is tested on the test images")
+        # as many as are asked for; all that it has not seen, if these are fewer
+        if config.val_size < unseen or unseen == len(train):
+            hashes = train.image_hashes[held_out]
+            share = config.val_size / unseen
+            held_out[held_out.clone()] = hold_out(hashes, train.labels[held_out], share, "val_size")
         # the files that were skipped in the training folder are listed once, with `train`
         test = replace(train.subset(held_out), skipped=test.skipped, notes=())
         train = train.subset(~held_out)

@@ -193,20 +193,37 @@ def own_place() -> Distributed:
     """Return this process's place among those that were started together."""
     if _met:
         return _met[0][0]
-    if all(name in os.environ for name in JOINED_BY):
+    if all(map(os.environ.get, JOINED_BY)):
         # torchrun also says where in a machine it is; alone in one, a process need not
-        ours = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", **os.environ}
-        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-        return Distributed(*[int(ours[name]) for name in names])
+        place = Distributed(
+            _number("RANK", 0),
+            _number("WORLD_SIZE", 1),
+            _number("LOCAL_RANK", 0),
+            _number("LOCAL_WORLD_SIZE", 1),
+        )
+        if not 0 <= place.rank < place.world_size:
+            raise ConfigError("RANK", f"{place.rank} is none of {place.world_size} processes")
+        if place.world_size > 1:
+            return place
     # each would train the whole run by itself
     for name in COUNTS:
-        if int(os.environ.get(name) or 1) > 1:
+        count = _number(name, 1)
+        if count > 1:
             raise ConfigError(
                 name,
-                f"{os.environ[name]} processes were started, and {', '.join(JOINED_BY)} do not say "
-                "where they meet: start them by torchrun, or unset it to train alone",
+                f"{count} processes were started, and {', '.join(JOINED_BY)} do not say where they "
+                "meet: start them by torchrun, or unset it to train alone",
             )
     return SINGLE
+
+
+def _number(name: str, usual: int) -> int:
+    """Return a number that a launcher has left in the environment; `usual` if it is empty."""
+    text = os.environ.get(name) or str(usual)
+    try:
+        return int(text)
+    except ValueError as error:
+        raise ConfigError(name, f"{text!r} is no number of processes; unset it") from error
 
 
 def _meet(place: Distributed) -> dist.Store:

@@ -38,7 +38,8 @@ class Run:
         skips: whether the optimizer skips its update: 0 or 1, on the device.
         ema: the average of the weights over the steps, if `optim.ema` is set.
         init_hash: `vit.weights.checkpoint_hash` of the initial model; "" for random weights.
-        seen_before: hashes of the images that the initial model was trained on, int64 (M,).
+        seen_before: hashes of the images that the initial model, or the session before, was trained
+            on, int64 (M,).
         notes: lines that the user should see, e.g. what was damaged, or differs from the session
             before.
         callback_states: of a resumed run's callbacks, by name; None for a run that begins.
@@ -169,7 +170,7 @@ class Run:
             "torch": str(torch.__version__),
             # what else belongs to the model
             "init": self.init_hash,
-            "seen_before": self.seen_before.tolist(),
+            "trained_on": self.trained_on.tolist(),
             "data": self.data.name,
             "class_names": list(self.data.train.class_names),
             "mean": self.normalize.mean,
@@ -285,7 +286,7 @@ def _restore(run: Run, state: dict[str, Any]) -> None:
         run.loss_scale.load_state_dict(state["loss_scale"])
     if run.ema is not None:
         run.ema.module.load_state_dict(state["model_ema"])
-    run.seen_before = torch.tensor(state["seen_before"], dtype=torch.int64)
+    run.seen_before = torch.tensor(state["trained_on"], dtype=torch.int64)
     run.callback_states = state["callbacks"]
     run.step = state["step"]
     run.seconds = state["seconds"]
