@@ -280,7 +280,15 @@ def test_what_training_keeps_beside_the_weights_is_read_past(case, tmp_path):
 def test_an_object_in_place_of_a_tensor_of_the_network_is_refused(name, tmp_path):
     state = timm_model().state_dict()
     path = tmp_path / "training.pth"
-    torch.save({"state_dict": state, "hooks": Slots(), "counts": torch.eye(2).to_sparse()}, path)
+    torch.save(
+        {
+            "state_dict": state,
+            "hooks": Slots(),
+            "counts": torch.eye(2).to_sparse(),
+            "trained_on": "photos",
+        },
+        path,
+    )
     notes = load_model(path, num_heads=4).origin.report.notes
     assert any("not read" in note and "Slots" in note for note in notes)
     torch.save({"state_dict": state | {name: Slots()}}, path)

@@ -176,6 +176,10 @@ OTHER_LEVELS = {
     "deeper": (["a/b/images/train/cat", "a/b/images/test/cat"], "a/b/images"),
     "of a detector": (["images/train", "images/val"], "images"),
     "twice": (["train/train/cat", "train/train/dog", "test/test/cat"], "train/train"),
+    "twice, in another case": (
+        ["train/Train/cat", "train/Train/dog", "test/Test/cat"],
+        "train/Train",
+    ),
     "twice, without classes": (["train/train", "test/test"], "train/train"),
     "another name": (["archive/Training/cat", "archive/Training/dog"], "archive/Training"),
     "of each class": (["cat/train", "cat/val", "dog/train"], "cat"),

@@ -36,7 +36,7 @@ from vit.inputs import INTERPOLATIONS, Normalization
 from vit.load_options import LoadOptions
 from vit.mae import Model
 from vit.pretrained import located
-from vit.weights import FORMAT, TRAINED_ON, Origin, build_model
+from vit.weights import FORMAT, NAME, TRAINED_ON, Origin, build_model, no_images
 
 ADVICE = (
     "num_classes 0 leaves the head out, part encoder what is not the encoder; name tensors, or "
@@ -367,8 +367,11 @@ def origin_of(network: Network) -> Origin:
     if encoder.num_classes in (0, len(hints.class_names)):
         class_names = hints.class_names
 
-    # the images of training: in a run's state, or beside the weights of our own folders
-    trained_on = torch.tensor(source.values.get("trained_on", []), dtype=torch.int64)
+    # the images of training: in a run's state, or beside the weights of our own folders; in others'
+    # files, anything may have this name
+    trained_on = no_images()
+    if usual.name == NAME and "trained_on" in source.values:
+        trained_on = torch.tensor(source.values["trained_on"], dtype=torch.int64)
     if source.config.get("format") == FORMAT and source.files:
         beside = source.files[0].parent / TRAINED_ON
         if beside.is_file():

@@ -183,7 +183,7 @@ def list_folder(root: Path, unused: list[str] | None = None) -> dict[str, list[F
             files = [file for file in files if file[0]]
         place = _further_down(split, {os.path.dirname(name) for _, name in files})
         # training and test images side by side are a data set, but for train/train and test/test
-        if place and len(splits) > 1 and (str(place) == split or place.name not in splits):
+        if place and len(splits) > 1 and (str(place) == split or place.name.lower() not in SPLITS):
             place = None
         if place is not None:
             problem = f"its splits or classes stand in {place}: do you mean {root / place}?"
