@@ -71,6 +71,11 @@ def place(tmp_path_factory) -> Path:
     Image.radial_gradient("L").resize((320, 240)).convert("RGB").save(place / "photo.jpg")
     model = load_model("vit-tiny-p4-cifar10")
     torch.save({"model": mae_state(model)}, place / "mae_pretrain_vit_base.pth")
+    dinov2 = timm.create_model("vit_small_patch14_dinov2", depth=2)
+    torch.save(
+        dinov2.state_dict() | {"mask_token": torch.zeros(1, 384)},
+        place / "dinov2_vits14_pretrain.pth",
+    )
     save_model(place / "runs" / "quickstart", model, model.origin.normalize)
     (place / "path" / "to" / "the").mkdir(parents=True)
     (place / "path" / "to" / "the" / "clone").symlink_to(ROOT)
