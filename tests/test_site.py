@@ -14,9 +14,16 @@ from selenium.webdriver.common.by import By
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/**/*.md"))
-SPEC = importlib.util.spec_from_file_location("hooks", ROOT / "docs" / "site" / "hooks.py")
-hooks = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(hooks)
+
+
+def module_of_the_site(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / "site" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+hooks, pages = map(module_of_the_site, ("hooks", "pages"))
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +93,12 @@ def test_a_notebook_is_a_page_with_its_pictures(path):
     for name, content in pictures.items():
         assert f"]({name})" in page
         assert content.startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("name", pages.PAGES)
+def test_settings_and_commands_are_as_they_are_declared(name):
+    """If not: python docs/site/pages.py"""
+    assert (ROOT / "docs" / name).read_text("utf-8") == pages.PAGES[name]()
 
 
 LIVE = (ROOT / "docs" / "live.md").read_text("utf-8")
