@@ -3,7 +3,10 @@
 import importlib.util
 import json
 import re
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import markdown
 import pytest
@@ -11,6 +14,7 @@ from mkdocs.commands.build import build
 from mkdocs.config import load_config
 from selenium.webdriver import Keys
 from selenium.webdriver.common.by import By
+from selenium.webdriver.support.wait import WebDriverWait
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/**/*.md"))
@@ -101,6 +105,19 @@ def test_settings_and_commands_are_as_they_are_declared(name):
     assert (ROOT / "docs" / name).read_text("utf-8") == pages.PAGES[name]()
 
 
+def test_a_link_to_a_file_beside_docs_leads_to_its_page_or_to_the_repository():
+    text = "[How](../CONTRIBUTING.md#conventions), [`folder.yaml`](../configs/folder.yaml), [the code](../vit/encoder.py), [here](faq.md)"
+    assert hooks.link_beside(text, "start.md", None) == (
+        "[How](contributing.md#conventions), `folder.yaml`, the code (`vit/encoder.py`), [here](faq.md)"
+    )
+    linked = hooks.link_beside(text, "start.md", "https://host/you/vit")
+    assert "[the code](https://host/you/vit/blob/HEAD/vit/encoder.py)" in linked
+    notebook = "[Load](../docs/checkpoints.md#what-loads) `a[0](b)`"
+    made = hooks.link_beside(notebook, "notebooks/02_attention_by_hand.md", None)
+    assert made == "[Load](../checkpoints.md#what-loads) `a[0](b)`"
+    assert hooks.link_beside("[a](docs/faq.md)", "changes.md", None) == "[a](faq.md)"
+
+
 LIVE = (ROOT / "docs" / "live.md").read_text("utf-8")
 
 
@@ -151,3 +168,18 @@ def test_a_picture_enlarges_with_the_keyboard_and_closes(driver, site):
     assert large.find_element(By.TAG_NAME, "img").get_attribute("alt")
     driver.switch_to.active_element.send_keys(Keys.ESCAPE)
     assert not large.is_displayed()
+
+
+@pytest.mark.slow
+def test_a_search_for_mask_ratio_finds_the_settings_first(driver, site):
+    handler = partial(SimpleHTTPRequestHandler, directory=site)
+    with ThreadingHTTPServer(("localhost", 0), handler) as server:
+        Thread(target=server.serve_forever).start()
+        driver.get(f"http://localhost:{server.server_port}/?q=mask_ratio")
+        found = WebDriverWait(driver, 20).until(
+            lambda page: page.find_elements(By.CSS_SELECTOR, ".md-search-result__item a")
+        )
+        addresses = [link.get_attribute("href") for link in found[:2]]
+        server.shutdown()
+    assert all("/settings/" in address for address in addresses)
+    assert addresses[1].endswith("#mask")

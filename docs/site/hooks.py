@@ -1,5 +1,5 @@
-"""What the site adds to Markdown: formulas, letters in their colours, pictures that enlarge,
-notebooks, live pages.
+"""What the site adds to the Markdown of docs/: formulas, letters in their colours, pictures that
+enlarge, pages of files beside docs/, live pages.
 
 MkDocs calls the functions that begin with `on_` (mkdocs.yml names this file).
 """
@@ -12,16 +12,19 @@ import io
 import json
 import logging
 import os
+import posixpath
 import re
 import shlex
 import subprocess
 import sys
 import tempfile
+import tomllib
 from html.parser import HTMLParser
 from pathlib import Path, PurePosixPath
 from typing import Any
 from xml.etree import ElementTree
 
+import yaml
 from latex2mathml.converter import convert_to_element
 from mkdocs.structure.files import File, Files
 from PIL import Image
@@ -32,6 +35,15 @@ LOG = logging.getLogger("mkdocs.plugins.formulas")
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+BESIDE = {
+    "README.md": "README.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changes.md",
+    "CITATION.cff": "cite.md",
+    "LICENSE": "licence.md",
+}
+"""Files beside docs/ and the pages that stand for them."""
+BESIDE |= {f"notebooks/{path.name}": f"notebooks/{path.stem}.md" for path in NOTEBOOKS}
 LIVE = "VIT_SITE_LIVE"
 """A folder that holds the live pages; without this variable, the commands of docs/live.md write
 them."""
@@ -202,8 +214,16 @@ def notebook_page(notebook: dict[str, Any], name: str) -> tuple[str, dict[str, b
             else:
                 text = "".join(data["text/plain"]).rstrip()
                 parts.append(f"```text\n{text}\n```")
-    page = "\n\n".join(parts).replace("](../docs/", "](../")
-    return page + "\n", pictures
+    return "\n\n".join(parts) + "\n", pictures
+
+
+def citation_page(text: str) -> str:
+    """Return CITATION.cff as a BibTeX entry."""
+    said = yaml.safe_load(text)
+    authors = " and ".join(author["name"] for author in said["authors"])
+    entry = {"title": said["title"], "author": f"{{{authors}}}", "version": said["version"]}
+    fields = "".join(f"  {key} = {{{value}}},\n" for key, value in entry.items())
+    return f"# How to cite\n\n```bibtex\n@software{{{said['title']},\n{fields}}}\n```\n"
 
 
 def live_pages(text: str) -> dict[str, bytes]:
@@ -218,7 +238,7 @@ def live_pages(text: str) -> dict[str, bytes]:
     pages = {}
     for name, (command, written) in live_commands(text).items():
         if not (folder / written).exists():
-            words = shlex.split(command.replace("vit ", "python -m vit ", 1))
+            words = shlex.split(command.replace("\\\n", "").replace("vit ", "python -m vit ", 1))
             call = [sys.executable, *words[1:]]
             done = subprocess.run(
                 call, cwd=folder, env=environment, capture_output=True, text=True, check=False
@@ -231,10 +251,10 @@ def live_pages(text: str) -> dict[str, bytes]:
 
 
 def live_commands(text: str) -> dict[str, tuple[str, str]]:
-    """Return the commands of docs/live.md: name of the page in the site -> command, file it
-    writes."""
+    """Return the commands of docs/live.md: name of the page in the site -> command as it stands
+    there, file it writes."""
     commands = {}
-    for command in re.findall(r"^    ((?:vit|python) .*)$", text, re.MULTILINE):
+    for command in re.findall(r"^    (?:vit|python) (?:.*\\\n)*.*\n", text, re.MULTILINE):
         written = command.split()[-1]
         if written.startswith("runs/"):
             written += "/report.html"
@@ -243,43 +263,77 @@ def live_commands(text: str) -> dict[str, tuple[str, str]]:
 
 
 def on_config(config: Any, **_: Any) -> Any:
-    """Put the notebooks behind the questions, in the navigation."""
-    names = [next(iter(part)) for part in config.nav]
-    pages: list[Any] = [f"notebooks/{path.stem}.md" for path in NOTEBOOKS]
-    config.nav.insert(names.index("Questions") + 1, {"Notebooks": pages})
+    """Take from pyproject.toml the version, the licence and, if it has one, the address."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    config.repo_url = config.repo_url or project.get("urls", {}).get("Repository")
+    config.repo_name = "Repository"
+    config.copyright = f"Version {project['version']}, licence {project['license']}"
     return config
 
 
 def on_files(files: Files, config: Any, **_: Any) -> Files:
-    """Add what is made, not written: the colours, the notebooks, the live pages."""
-    files.append(File.generated(config, "site/palette.css", content=palette_css()))
+    """Add what is made, not written: the colours, the files beside docs/, the live pages."""
+    made: dict[str, str | bytes] = {"site/palette.css": palette_css()}
     for path in NOTEBOOKS:
         page, pictures = notebook_page(json.loads(path.read_text(encoding="utf-8")), path.stem)
-        files.append(File.generated(config, f"notebooks/{path.stem}.md", content=page))
-        for name, content in pictures.items():
-            files.append(File.generated(config, f"notebooks/{name}", content=content))
-    text = (ROOT / "docs" / "live.md").read_text(encoding="utf-8")
-    for name, content in live_pages(text).items():
-        files.append(File.generated(config, f"live/{name}", content=content))
+        made[BESIDE[f"notebooks/{path.name}"]] = page
+        made |= {f"notebooks/{name}": content for name, content in pictures.items()}
+    text = {name: (ROOT / name).read_text(encoding="utf-8") for name in BESIDE}
+    made["contributing.md"] = text["CONTRIBUTING.md"]
+    made["changes.md"] = text["CHANGELOG.md"]
+    made["cite.md"] = citation_page(text["CITATION.cff"])
+    licence = text["LICENSE"].replace("[", "\\[")  # no link
+    made["licence.md"] = "# Licence\n\n" + re.sub("^ +", "", licence, flags=re.MULTILINE)
+    live = live_pages((ROOT / "docs" / "live.md").read_text(encoding="utf-8"))
+    made |= {f"live/{name}": content for name, content in live.items()}
+    for name, content in made.items():
+        files.append(File.generated(config, name, content=content))
     return files
 
 
-def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Link notebooks to their pages, and below the commands of docs/live.md the pages they
-    write."""
-    up = "../" * page.file.src_uri.count("/")
+def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
+    """Link what lies beside docs/, and below the commands of docs/live.md the pages they write."""
+    name = page.file.src_uri
+    if name == "settings.md":
+        page.meta["search"] = {"boost": 3}  # before pages that only mention a setting
+    if name == "live.md":
+        for live, (command, _written) in live_commands(markdown).items():
+            link = f'<a class="md-button md-button--primary" href="{live}">Open this page</a>'
+            markdown = markdown.replace(command, f"{command}\n{link}\n")
+        return markdown
+    up = "../" * name.count("/")
     markdown = re.sub(
-        r"\]\((?:\.\./)+notebooks/(\w+)\.ipynb\)", rf"]({up}notebooks/\1.md)", markdown
+        r"(?<!\[)`(\d\d_\w+)\.ipynb`", rf"[`\1.ipynb`]({up}notebooks/\1.md)", markdown
     )
-    if page.file.src_uri == "live.md":
-        for name, (command, _written) in live_commands(markdown).items():
-            link = f'<a class="md-button md-button--primary" href="{name}">Open this page</a>'
-            markdown = markdown.replace(f"    {command}\n", f"    {command}\n\n{link}\n")
-    else:
-        markdown = re.sub(
-            r"(?<!\[)`(\d\d_\w+)\.ipynb`", rf"[`\1.ipynb`]({up}notebooks/\1.md)", markdown
-        )
-    return markdown
+    return link_beside(markdown, name, config.repo_url)
+
+
+def link_beside(markdown: str, page: str, repository: str | None) -> str:
+    """Return a page whose links to files beside docs/ lead to their pages, or to the repository.
+
+    Without a repository, such a link is the file's name.
+    """
+    sources = {made: source for source, made in BESIDE.items() if made != "README.md"}
+    folder = posixpath.dirname(sources.get(page, f"docs/{page}"))
+
+    def linked(found: re.Match[str]) -> str:
+        text, place, anchor = found.groups()
+        target = posixpath.normpath(posixpath.join(folder, place))
+        if not (ROOT / target).exists():
+            return found[0]
+        if target in BESIDE:
+            target = f"docs/{BESIDE[target]}"
+        if target.startswith("docs/"):
+            return (
+                f"[{text}]({posixpath.relpath(target, posixpath.dirname(f'docs/{page}'))}{anchor})"
+            )
+        if repository:
+            return f"[{text}]({repository}/blob/HEAD/{target})"
+        if posixpath.basename(target) in text:
+            return text
+        return f"{text} (`{target}`)"
+
+    return re.sub(r"\[([^\]]*)\]\(([^):#\s]+)(#[^)\s]*|)\)", linked, markdown)
 
 
 def broad_pictures(page: Any, files: Files) -> frozenset[str]:
@@ -304,6 +358,7 @@ _broad: dict[str, bool] = {}
 
 def on_page_content(content: str, page: Any, files: Files, **_: Any) -> str:
     """Finish a page; with --strict, a formula that is not closed stops the build."""
+    page.title = MATRIX.sub(coloured_matrix, page.title)
     content, dollars = finish_page(content, broad_pictures(page, files))
     for text in dollars:
         LOG.warning("%s: a dollar sign outside of a formula: %s", page.file.src_uri, text)
