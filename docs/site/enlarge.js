@@ -15,3 +15,6 @@ document.addEventListener("click", (event) => {
   large.replaceChildren(image);
   large.showModal();
 });
+// Pictures of several panels: on a phone, site.css lets them scroll.
+for (const image of document.querySelectorAll("a.picture img"))
+  image.decode().then(() => image.parentElement.classList.toggle("broad", image.naturalWidth > 1.7 * image.naturalHeight));

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import base64
 import html
-import io
 import json
 import logging
 import os
 import posixpath
 import re
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -27,7 +25,6 @@ from xml.etree import ElementTree
 import yaml
 from latex2mathml.converter import convert_to_element
 from mkdocs.structure.files import File, Files
-from PIL import Image
 
 from vit.figures.style import DARK_PALETTE, PALETTE
 
@@ -47,8 +44,6 @@ BESIDE |= {f"notebooks/{path.name}": f"notebooks/{path.stem}.md" for path in NOT
 LIVE = "VIT_SITE_LIVE"
 """A folder that holds the live pages; without this variable, the commands of docs/live.md write
 them."""
-BROAD = 1.7
-"""Width over height from which a picture of several panels scrolls on a phone."""
 
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 """A formula as pymdownx.arithmatex leaves it."""
@@ -96,16 +91,15 @@ class Prose(HTMLParser):
     """Copies HTML; in prose, W_Q gets its subscript and its colour. `dollars` are what no formula
     took.
 
-    A picture becomes a link to its file. `broad` holds the addresses of those that are wide.
+    A picture becomes a link to its file.
     """
 
-    def __init__(self, broad: frozenset[str] = frozenset()) -> None:
+    def __init__(self) -> None:
         super().__init__(convert_charrefs=False)
         self.parts: list[str] = []
         self.verbatim: list[str] = []
         self.dollars: list[str] = []
         self.links = 0
-        self.broad = broad
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag == "img":
@@ -126,9 +120,7 @@ class Prose(HTMLParser):
         picture = self.get_starttag_text() or ""
         source = dict(attrs).get("src") or ""
         if not self.links:
-            kind = "picture broad" if source in self.broad else "picture"
-            address = html.escape(source)
-            picture = f'<a class="{kind}" href="{address}">{picture}</a>'
+            picture = f'<a class="picture" href="{html.escape(source)}">{picture}</a>'
         self.parts.append(picture)
 
     def handle_endtag(self, tag: str) -> None:
@@ -159,19 +151,14 @@ def coloured_matrix(found: re.Match[str]) -> str:
     return f'<b class="letter-{LETTERS[letter]}">W<sub>{letter}</sub></b>'
 
 
-def finish_page(page: str, broad: frozenset[str] = frozenset()) -> tuple[str, list[str]]:
+def finish_page(page: str) -> tuple[str, list[str]]:
     """Return a page's HTML with its formulas and letters, and the text of formulas that were not
-    closed.
-
-    Args:
-        page: HTML, as Markdown made it.
-        broad: the addresses of pictures that scroll on a phone.
-    """
+    closed."""
 
     def rendered(found: re.Match[str]) -> str:
         return render_formula(html.unescape(found[2]), block=found[1] == "div")
 
-    prose = Prose(broad)
+    prose = Prose()
     prose.feed(FORMULA.sub(rendered, page))
     prose.close()
     return "".join(prose.parts), prose.dollars
@@ -234,14 +221,13 @@ def live_pages(text: str) -> dict[str, bytes]:
     if LIVE not in os.environ:
         os.environ[LIVE] = tempfile.mkdtemp()
     folder = Path(os.environ[LIVE])
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PATH": path}
     pages = {}
     for name, (command, written) in live_commands(text).items():
         if not (folder / written).exists():
-            words = shlex.split(command.replace("\\\n", "").replace("vit ", "python -m vit ", 1))
-            call = [sys.executable, *words[1:]]
             done = subprocess.run(
-                call, cwd=folder, env=environment, capture_output=True, text=True, check=False
+                command, shell=True, cwd=folder, env=environment, capture_output=True, text=True
             )
             if done.returncode:
                 LOG.warning("%s: %s", command, done.stderr.strip())
@@ -324,9 +310,8 @@ def link_beside(markdown: str, page: str, repository: str | None) -> str:
         if target in BESIDE:
             target = f"docs/{BESIDE[target]}"
         if target.startswith("docs/"):
-            return (
-                f"[{text}]({posixpath.relpath(target, posixpath.dirname(f'docs/{page}'))}{anchor})"
-            )
+            place = posixpath.relpath(target, posixpath.dirname(f"docs/{page}"))
+            return f"[{text}]({place}{anchor})"
         if repository:
             return f"[{text}]({repository}/blob/HEAD/{target})"
         if posixpath.basename(target) in text:
@@ -336,30 +321,10 @@ def link_beside(markdown: str, page: str, repository: str | None) -> str:
     return re.sub(r"\[([^\]]*)\]\(([^):#\s]+)(#[^)\s]*|)\)", linked, markdown)
 
 
-def broad_pictures(page: Any, files: Files) -> frozenset[str]:
-    """Return the addresses of the wide pictures among `files`, as `page` writes them."""
-    addresses = set()
-    for file in files:
-        if file.src_uri.endswith((".png", ".gif")) and is_broad(file.src_uri, file.content_bytes):
-            addresses.add(file.url_relative_to(page.file))
-    return frozenset(addresses)
-
-
-def is_broad(name: str, content: bytes) -> bool:
-    """Return whether a picture is wide; each is read once."""
-    if name not in _broad:
-        with Image.open(io.BytesIO(content)) as picture:
-            _broad[name] = picture.width > BROAD * picture.height
-    return _broad[name]
-
-
-_broad: dict[str, bool] = {}
-
-
-def on_page_content(content: str, page: Any, files: Files, **_: Any) -> str:
+def on_page_content(content: str, page: Any, **_: Any) -> str:
     """Finish a page; with --strict, a formula that is not closed stops the build."""
     page.title = MATRIX.sub(coloured_matrix, page.title)
-    content, dollars = finish_page(content, broad_pictures(page, files))
+    content, dollars = finish_page(content)
     for text in dollars:
         LOG.warning("%s: a dollar sign outside of a formula: %s", page.file.src_uri, text)
     return content
