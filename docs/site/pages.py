@@ -130,9 +130,11 @@ def option_rows(actions: list[argparse.Action]) -> Rows:
         if action.help == argparse.SUPPRESS or name == "-h, --help":
             continue
         value = "" if action.nargs == 0 else str(action.metavar or action.dest)
-        rows.append(
-            (code(f"{name} {value}".strip()), sentence((action.help or "").replace("%%", "%")))
-        )
+        said = sentence((action.help or "").replace("%%", "%"))
+        if value.islower():
+            said += f"<br><small>{', '.join(map(code, value.split('|')))}</small>"
+            value = ""
+        rows.append((code(f"{name} {value}".strip()), said))
     return rows
 
 
