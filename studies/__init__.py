@@ -12,7 +12,7 @@ from dataclasses import dataclass
 STUDIES = {
     "embedding-or-not": "Are W_Q and W_K the embedding?",
     "one-hot": "Is a patch embedding a lookup table, like a word embedding?",
-    "static-and-contextual": "Is the vector of a patch the same in every picture?",
+    "static-and-contextual": "Is the token of a patch the same in every image?",
     "identity-case": "What is attention without the three matrices?",
     "is-it-similarity": "Does q . k measure similarity?",
     "who-trains-them": "Who trains W_Q, W_K, W_V and the embedding?",

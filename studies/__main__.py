@@ -111,7 +111,7 @@ def run(argv: Sequence[str]) -> int:
 
     # Import torch, which reads the environment that `start` has set
     from studies.experiment import Experiment
-    from studies.results import run_study
+    from studies.running import run_study
 
     # One study after another
     out = options.out

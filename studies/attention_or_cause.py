@@ -448,7 +448,7 @@ def example_figure(trained: Trained, patches: MaskedPatches, images: int) -> Fig
         caption,
         query=[divmod(int(patches.hidden[index]), columns) for index in chosen],
         unit="rank",
-        mark="the masked patch that is filled in",
+        mark="the masked patch that is reconstructed",
     )
 
 

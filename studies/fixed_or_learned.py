@@ -75,7 +75,7 @@ def study(experiment: Experiment) -> Results:
         (nothing, "", seeds([guess]), seeds([pixels], share=True), "", "", ""),
     ]
     differences = ("loss: more than where all learn", "probe: points more")
-    columns = ("arm", "numbers that learn", *SCORES.values(), *differences)
+    columns = ("variant", "trainable parameters", *SCORES.values(), *differences)
     budget = (
         f"{experiment.config.train.epochs} epochs on {len(data.train):,} images,"
         f" measured on {len(data.test):,} test images"

@@ -95,7 +95,7 @@ def study(experiment: Experiment) -> Results:
     lost = [scores[IDENTITY][key] - scores["learned matrices"][key] for key in SCORES]
     price_rows.append(("difference, in points where in percent", "", *lost))
     budget = f"{experiment.config.train.epochs} epochs on {len(data.train):,} images"
-    columns = ("model", "numbers that learn", *SCORES.values())
+    columns = ("model", "trainable parameters", *SCORES.values())
     price = Table(f"What it is worth: {budget}", columns, price_rows)
 
     # The pictures

@@ -2,7 +2,7 @@
 occur together with.
 
 Letters: n or B images, L patches, K kinds, D width, S stages of the residual stream (before the
-first block, after each).
+first layer, after each).
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def information(counted: Tensor, expected: Tensor) -> Tensor:
 
 @torch.no_grad()
 def residual_stream(encoder: VisionTransformer, inputs: Tensor, alone: bool = False) -> Tensor:
-    """Return the patch tokens of images (B, C, H, W) before the first block and after each: (S, B,
+    """Return the patch tokens of images (B, C, H, W) before the first layer and after each: (S, B,
     L, D), not normed.
 
     With `alone`, each patch is seen by itself, at its place, as if all others were hidden.
@@ -211,7 +211,7 @@ class Kinds:
     together: dict[str, Tensor]
 
     def cosines(self, trained: Trained, encoder: VisionTransformer, view: str) -> Tensor:
-        """Return the cosines of kinds' tokens before the first block and after each: (S, K, K), see
+        """Return the cosines of kinds' tokens before the first layer and after each: (S, K, K), see
         `group_cosines`."""
         images, alone = self.views[view]
         tokens = (

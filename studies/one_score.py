@@ -2,7 +2,7 @@
 
     python -m studies.one_score docs/questions
 
-writes one-score.md, whose sentences are in studies/one_score.md, and its picture. The example is a
+writes one-score.md, whose sentences are in studies/one_score.md, and its figure. The example is a
 wheel of a drawn car, and the head of the encoder in which it attends most to the road below it.
 """
 
@@ -156,7 +156,7 @@ def lesson_numbers(encoder: VisionTransformer) -> dict[str, Any]:
 
 @styled
 def one_score_figure(numbers: dict[str, Any]) -> Figure:
-    """Draw the picture, and the wheel's scores and shares of attention, with and without
+    """Draw the image, and the scores and attention weights of the wheel, with and without
     sqrt(d)."""
     picture = draw_scenes(torch.tensor([PICTURE]), seed=0)[0][0].permute(1, 2, 0).numpy()
     rows = picture.shape[0] // 4
@@ -172,16 +172,16 @@ def one_score_figure(numbers: dict[str, Any]) -> Figure:
     largest = float(maps["unscaled"][1:].max())
     drawn = {
         "scores q · k / √d": (maps["scores"], None),
-        "shares: softmax of the scores": (maps["shares"], largest),
-        "shares without dividing by √d": (maps["unscaled"], largest),
+        "weights: softmax of the scores": (maps["shares"], largest),
+        "weights without dividing by √d": (maps["unscaled"], largest),
     }
     panels[0].imshow(picture, extent=(-0.5, rows - 0.5, rows - 0.5, -0.5))
-    panels[0].set_title("the picture, 8 × 8 patches")
+    panels[0].set_title("the image, 8 × 8 patches")
     for axes, (title, (values, top)) in zip(panels[1:], drawn.items(), strict=True):
         grid = values[1:].view(rows, rows).numpy()
         if top is None:
-            reach = float(abs(grid).max())
-            image = axes.imshow(grid, cmap="PuOr_r", vmin=-reach, vmax=reach)
+            # The scores of this query are all positive
+            image = axes.imshow(grid, cmap="Purples", vmin=0, vmax=float(grid.max()))
         else:
             image = axes.imshow(grid, cmap="Blues", vmin=0, vmax=top)
         axes.set_title(title)
@@ -207,7 +207,7 @@ def lesson_text(numbers: dict[str, Any]) -> str:
 
 
 def run(argv: Sequence[str]) -> int:
-    """Write the page and its picture into the folder that is given."""
+    """Write the page and its figure into the folder that is given."""
     parser = argparse.ArgumentParser(prog="python -m studies.one_score", description=__doc__)
     parser.add_argument("folder", type=Path, help="where to write one-score.md and one-score.png")
     folder = parser.parse_args(argv).folder

@@ -161,7 +161,7 @@ def study(experiment: Experiment) -> Results:
             shares_rows.append((name, stage, *cells))
     shares_table = Table(
         f"What tokens differ by: shares of the variance of {design} of {models[0].data.name}",
-        ("model", "blocks passed", *TERMS),
+        ("model", "layers passed", *TERMS),
         shares_rows,
     )
 
@@ -176,7 +176,7 @@ def study(experiment: Experiment) -> Results:
     moved_table = Table(
         "Scenes: how far the token of a patch moves from a wheel's own street image into another"
         f" scene, 1 - cosine; mean of {len(cases.places)} wheels",
-        ("model", "patch", "scene", "first block", "middle block", "last block"),
+        ("model", "patch", "scene", "first layer", "middle layer", "last layer"),
         moved_rows,
     )
     pictures = {
@@ -205,7 +205,7 @@ def design_of(trained: Trained) -> Design:
 
 
 def token_shares(encoder: VisionTransformer, design: Design) -> Tensor:
-    """Return the shares of a design's token variance, before the first block and after each.
+    """Return the shares of a design's token variance, before the first layer and after each.
 
     Returns:
         (S, terms), in the order of `TERMS`, which sum to one.
@@ -316,15 +316,15 @@ def variance_shares(values: Tensor, factors: tuple[str, ...]) -> dict[tuple[str,
 
 
 def shares_of_tokens(shares: dict[str, Tensor], caption: str) -> Figure:
-    """Draw what tokens differ by: from layer to layer as trained, and after the last block
+    """Draw what tokens differ by: from layer to layer as trained, and after the last layer
     untrained."""
     trained = shares["trained"].mean(0).tolist()  # (S, terms)
     rows = {}
     for stage, values in enumerate(trained):
-        name = f"after block {stage}" if stage else "embedding"
+        name = f"after layer {stage - 1}" if stage else "embedding"
         rows[name] = dict(zip(TERMS, values, strict=True))
     untrained = shares["random weights"].mean(0)[-1].tolist()
-    rows[f"untrained, after block {len(trained) - 1}"] = dict(zip(TERMS, untrained, strict=True))
+    rows[f"untrained, after layer {len(trained) - 2}"] = dict(zip(TERMS, untrained, strict=True))
     caption = f"{caption}: shares of their tokens' variance"
     return shares_figure([Panel("", rows)], "What makes tokens differ", caption)
 
@@ -345,7 +345,7 @@ def example_figure(cases: Cases, trained: Trained, moved: Tensor) -> Figure:
         distances = moved[kind, :, -1, number].tolist()
         notes.append(["", *(f"moves by {distance:.2f}" for distance in distances)])
     caption = (
-        f"{trained.data.name}, a trained model · 1 - cosine of the token after the last block with"
+        f"{trained.data.name}, a trained model · 1 - cosine of the token after the last layer with"
         " that in the first image"
     )
     return pasted_figure(

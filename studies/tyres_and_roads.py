@@ -61,14 +61,14 @@ WHEEL = "wheel"
 # Drawn by the wheel's code: see vit.scenes
 BALL = "ball"
 BUOY = "buoy"
-AXIS = "blocks passed (0: the static embedding)"
+AXIS = "layers passed (0: the static embedding)"
 # Places in an `Association`
 CORRELATION, P, GAIN = range(3)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The measurements of K kinds of patches, at S stages from static embedding to last block.
+    """The measurements of K kinds of patches, at S stages from static embedding to last layer.
 
     Attributes:
         kinds: of patches.
@@ -171,7 +171,7 @@ def measure(experiment: Experiment, config: Config, kinds: Kinds) -> Measured:
 def together_table(measured: Measured, where: str) -> Table:
     """Return how cosines go with occurring together, in one image or side by side, by arm and
     view."""
-    stages = {"static": 0, "first block": 1, "last block": -1}
+    stages = {"static": 0, "first layer": 1, "last layer": -1}
     rows = []
     for arm, view in measured.cosines:
         associations = measured.associations[where, arm, view]  # (seeds, S, 3)
@@ -191,7 +191,7 @@ def together_table(measured: Measured, where: str) -> Table:
         "model",
         "patches",
         *(f"correlation, {stage}" for stage in stages),
-        "largest p, last block",
+        "largest p, last layer",
         *(f"gain, {stage}" for stage in stages),
     )
     return Table(title, columns, rows)
@@ -217,7 +217,7 @@ def wheel_table(scenes: Measured) -> Table:
 
     # By tokens
     for (arm, view), cosines in scenes.cosines.items():
-        for name, stage in {"static embedding": 0, "last block": -1}.items():
+        for name, stage in {"static embedding": 0, "last layer": -1}.items():
             cells = []
             for pair in pairs:
                 cells.append(seeds(scenes.between(cosines[:, stage], *pair), digits=2))
@@ -257,7 +257,7 @@ def logits_table(scenes: Measured) -> Table:
 
 
 def gain_figure(measured: list[Measured]) -> Figure:
-    """Draw the gain of occurring in one image after the last block, arm by arm."""
+    """Draw the gain of occurring in one image after the last layer, arm by arm."""
     # Gains of the seeds by panel and arm
     gains: dict[str, dict[str, list[float]]] = {}
     for kinds_measured in measured:
@@ -280,8 +280,8 @@ def gain_figure(measured: list[Measured]) -> Figure:
     for title, arms in gains.items():
         panels.append(Panel(title, list(arms.values()), "gain in cosine", limits=limits))
     caption = (
-        "after the last block, with one standard deviation more of being in one image; appearance"
-        " and position held constant"
+        "after the last layer: rise of the cosine per standard deviation of co-occurrence;"
+        " appearance and position held constant"
     )
     names = list(next(iter(gains.values())))
     title = f"How much more similar are patches that are often {TOGETHER}?"
@@ -291,13 +291,20 @@ def gain_figure(measured: list[Measured]) -> Figure:
 def wheel_figure(scenes: Measured, shown: Sequence[tuple[str, str]]) -> Figure:
     """Draw how similar wheels, and what looks like a wheel, are to roads, layer by layer: a panel
     for each arm and view."""
-    panels = []
+    drawn = {}
     for arm, view in shown:
         cosines = scenes.cosines[arm, view]
         lines = {}
         for kind in (WHEEL, BALL, BUOY):
             lines[kind] = scenes.between(cosines, kind, ROAD).numpy()
-        panels.append(Panel(f"{arm}, {view}", lines, "cosine with roads", limits=(-1, 1)))
+        drawn[f"{arm}, {view}"] = lines
+
+    # One scale for all panels: from 0, or the lowest cosine
+    low = min(float(values.min()) for lines in drawn.values() for values in lines.values())
+    limits = (min(low, 0.0) - 0.05, 1.0)
+    panels = []
+    for title, lines in drawn.items():
+        panels.append(Panel(title, lines, "cosine with roads", limits=limits))
     caption = (
         "Scenes · balls and buoys are drawn like wheels, but never come with a road · line: mean"
         " over seeds, band: range"
@@ -336,7 +343,7 @@ def parts_figure(scenes: Measured) -> Figure:
     often = scenes.kinds.together[TOGETHER].numpy()
     relations = [
         Panel(f"how often they are {TOGETHER}", often, "bits more than by chance"),
-        Panel("their tokens after the last block", deep, "cosine", limits=(-1, 1)),
+        Panel("their tokens after the last layer", deep, "cosine", limits=(-1, 1)),
     ]
     caption = (
         "Scenes, trained models, whole images, mean over seeds · outlined: wheel and road, ball and"

@@ -7,8 +7,8 @@ W_K choose what a token attends to, W_V and W_O what it takes along: the second 
 two pairs. AdamW divides each number's gradient by its usual size, so that even a weak gradient
 moves a matrix. The bias of the keys shows the size of rounding alone: its gradient is zero, because
 softmax cancels what it adds to the scores of a query. The last table gives the price of freezing
-one matrix at its random start; a difference is named if it exceeds twice its spread over the seeds,
-which with three of them is p = 0.07.
+one matrix at its random initialisation; a difference is named if it exceeds twice its spread over
+the seeds, which with three of them is p = 0.07.
 
 *Limits.* Gradients are the encoder's, on one set of images; in training they change from batch to
 batch. Positions are those of models that learn them, as the others' are fixed. How far a matrix
@@ -86,8 +86,8 @@ def study(experiment: Experiment) -> Results:
             more = losses[arm] - losses[USUAL]
         rows.append((arm, losses[arm], more))
     frozen = Table(
-        f"One of them frozen at its random start: {len(data.test):,} test images",
-        ("arm", "loss over masked patches", "more than where all learn"),
+        f"One of them frozen at its random initialisation: {len(data.test):,} test images",
+        ("variant", "loss over masked patches", "more than where all learn"),
         rows,
     )
 
@@ -98,7 +98,7 @@ def study(experiment: Experiment) -> Results:
         [loss.values for loss in losses.values()],
         lines={"without a model: mean of the visible patches": guess},
     )
-    title = "The loss with one matrix frozen at its random start"
+    title = "The loss with one matrix frozen at its random initialisation"
     pictures = {
         "gradients": gradients_figure(measured, data.name),
         "frozen": arms_figure(list(losses), [panel], title, data.name),

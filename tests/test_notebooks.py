@@ -10,7 +10,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-PAGES = "\n".join(path.read_text() for path in (ROOT / "docs" / "questions").rglob("*.md"))
+PAGES = "\n".join(
+    path.read_text()
+    for folder in (ROOT / "docs" / "questions", ROOT / "studies" / "results")
+    for path in folder.rglob("*.md")
+)
 
 
 def cells(path: Path, kind: str) -> list[dict]:
@@ -69,6 +73,6 @@ def test_what_it_quotes_of_a_page_stands_there(notebook):
 
 
 def test_the_page_lists_all_of_them():
-    assert re.findall(r"^\| `(\w+\.ipynb)` \|", PAGES, re.MULTILINE) == [
+    assert re.findall(r"^- `(\w+\.ipynb)`:", PAGES, re.MULTILINE) == [
         path.name for path in NOTEBOOKS
     ]

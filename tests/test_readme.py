@@ -17,7 +17,7 @@ from vit.config import Config, read_settings
 ROOT = Path(__file__).parents[1]
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
-    for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))
+    for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("studies/results/*.md"))
 }
 README = PAGES["README.md"]
 QUESTIONS = PAGES["docs/questions/README.md"]
@@ -51,8 +51,8 @@ def figures_that_are_missing(text: str, page: str) -> set[str]:
 
 
 def test_readme_is_a_front_door():
-    assert len(README.splitlines()) <= 100
-    assert len(re.findall(r"^- .*/answer.md\)$", README, re.MULTILINE)) == len(STUDIES)
+    assert len(README.splitlines()) <= 90
+    assert len(set(re.findall(r"questions/[\w-]+/answer.md", README))) >= 3
 
 
 def test_each_figure_of_the_results_is_on_the_page_that_is_named_beside_it():
@@ -159,7 +159,7 @@ def test_commands_are_found():
     assert programs >= {"train.py", "attention", "checkpoint", "studies", "bench"}
 
 
-# --- the answers in docs/questions: their numbers are held to the tables folded below, their length to a page
+# --- the answers in docs/questions: their numbers are held to the tables in studies/results, their length to a page
 
 LOSS, PROBE = "loss over masked patches", "linear probe"
 
@@ -200,14 +200,9 @@ def combined(name: str, cell: Cells) -> dict[str, float]:
     return {}
 
 
-CITED = re.compile(r"\[[^\]]*\]\(https://arxiv\.org/[^)]*\)")
-"""A paper: its year is no measurement of ours."""
-
-
 def prose_of(page: str) -> str:
-    """What is read first: no title, picture, command, nor what is folded or says when it was measured."""
-    shown = re.sub(r"<details.*?</details>", "", page, flags=re.DOTALL)
-    return re.sub(r"^(?:# |!\[|    |Measured on ).*$", "", shown, flags=re.MULTILINE)
+    """No title, figure, nor when it was measured."""
+    return re.sub(r"^(?:# |!\[|Measured on ).*$", "", page, flags=re.MULTILINE)
 
 
 def cells_of(page: str) -> Cells:
@@ -229,27 +224,31 @@ def cells_of(page: str) -> Cells:
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_each_number_in_the_sentences_of_an_answer_is_in_its_tables_or_follows_from_them(name):
+def test_each_number_of_an_answer_is_in_the_tables_of_its_results_or_follows_from_them(name):
     page = PAGES[f"docs/questions/{name}/answer.md"]
-    folded = "\n".join(re.findall(r"<details.*?</details>", page, re.DOTALL))
+    results = PAGES[f"studies/results/{name}.md"]
+    assert f"[studies/results/{name}.md](../../../studies/results/{name}.md)" in page
     # with titles
-    tables = "\n".join(line for line in folded.splitlines() if line.startswith(("|", "**")))
-    missing = figures_that_are_missing(CITED.sub("", prose_of(page)), tables)
-    derived = combined(name, cells_of(page))
+    tables = "\n".join(line for line in results.splitlines() if line.startswith(("|", "**")))
+    missing = figures_that_are_missing(prose_of(page), tables)
+    derived = combined(name, cells_of(results))
     for said, value in derived.items():  # of rounded cells
         assert agrees(said, value, 1.5), said
     assert missing == derived.keys()
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_an_answer_is_short_and_begins_with_the_sentence_to_remember_as_readme_and_the_course_do(
-    name,
-):
+def test_an_answer_is_short_and_begins_with_the_sentence_that_readme_and_the_course_have(name):
     page = PAGES[f"docs/questions/{name}/answer.md"]
     question, sentence = re.match(r"# (.*)\n\n\*\*(.*)\*\*\n\n!\[", page).groups()
     assert question == STUDIES[name]
-    assert f"- [{question}](docs/questions/{name}/answer.md)\n  {sentence}\n" in README
-    assert f"## [{question}]({name}/answer.md)\n\n{sentence}\n" in QUESTIONS
-    (row,) = [part for part in QUESTIONS.split("\n## ") if part.startswith(f"[{question}]")]
-    assert not figures_that_are_missing(row, page)
-    assert len(re.sub(r"\$+[^$]+\$+", "", prose_of(page)).split()) <= 320
+    assert f"[{question}]({name}/answer.md)\n   {sentence}\n" in QUESTIONS
+    # README shows some of the questions
+    if f"{name}/answer.md" in README:
+        assert question in README
+        assert sentence in " ".join(README.split())
+    # Sentences and one table
+    prose, tables = re.sub(r"^\|.*\n", "", page, flags=re.MULTILINE), page.count("\n\n|")
+    assert tables == 1
+    assert len(re.sub(r"\$+[^$]+\$+", "", prose_of(prose)).split()) <= 450
+    assert "<details" not in page

@@ -22,7 +22,8 @@ from vit.cli import main
 from vit.config import ObjectiveInfo
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("vit/**/*.md")]
+FOLDERS = ("*.md", "docs/**/*.md", "vit/**/*.md", "studies/results/*.md")
+PAGES = [path for folder in FOLDERS for path in ROOT.glob(folder)]
 BLOCK = re.compile(
     r"^```python\n(.*?)^```|(?<=\n\n)((?:    [^\n]*\n|\n(?=    ))+)", re.DOTALL | re.MULTILINE
 )

@@ -14,10 +14,10 @@ import pytest
 import torch
 from tiny import names, without_layout
 
-from studies import OF_TRAININGS, STUDIES, StudyConfig, results
+from studies import OF_TRAININGS, STUDIES, StudyConfig, running
 from studies.analysis.correlation import association
 from studies.experiment import Experiment
-from studies.results import run_study
+from studies.running import run_study
 from vit.atomic import write_text
 from vit.checkpoints import save_model
 from vit.config import DecoderConfig, ViTConfig, changed
@@ -109,7 +109,7 @@ def test_a_study_measures_what_its_tables_say_and_says_the_same_of_a_checkpoint(
     one_seed, trained, smaller, tmp_path, monkeypatch, name
 ):
     # to paint takes longest
-    monkeypatch.setattr(results, "save_figure", lambda figure, path: write_text(path, ""))
+    monkeypatch.setattr(running, "save_figure", lambda figure, path: write_text(path, ""))
     run_study(name, replace(one_seed), tmp_path / "trained", f"python -m studies {name}")
     folder = tmp_path / "trained" / name
     found = json.loads((folder / "results.json").read_text())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from studies import STUDIES, results
+from studies import STUDIES, running
 from studies.__main__ import main
 
 REFUSED = [
@@ -30,7 +30,7 @@ def test_what_cannot_be_done_is_refused_in_one_line(line, said, tmp_path, monkey
 
 def test_of_all_studies_each_records_the_command_that_repeats_it(tmp_path, monkeypatch):
     commands = []
-    monkeypatch.setattr(results, "run_study", lambda *given: commands.append(given[-1]) or "")
+    monkeypatch.setattr(running, "run_study", lambda *given: commands.append(given[-1]) or "")
     monkeypatch.chdir(tmp_path)
     assert main(["all", "--quick", "--train.epochs", "2", "--out", "all"]) == 0
     assert commands == [

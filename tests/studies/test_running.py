@@ -9,8 +9,8 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from studies import StudyConfig, results
-from studies.results import run_study
+from studies import StudyConfig, running
+from studies.running import run_study
 from studies.tables import Results, Table, seeds
 from vit.atomic import write_text
 from vit.config import changed
@@ -77,7 +77,7 @@ def test_a_study_that_is_interrupted_as_it_draws_is_made_again(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(results, "save_figure", draw)
+        patch.setattr(running, "save_figure", draw)
         with pytest.raises(KeyboardInterrupt):
             run_study("one-hot", experiment, tmp_path, "python -m studies one-hot")
     run_study("one-hot", experiment, tmp_path, "python -m studies one-hot")
