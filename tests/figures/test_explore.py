@@ -318,7 +318,7 @@ def test_masked_model(page):
     page.open(arguments, f"#part=encoder&layer=1&head=1&query={row},{column}")
     shares = np.full((2, 4, 6), math.nan)
     shares[:, ~hidden] = decoded(moment.weights[1][0])[:, 2 + 1, 2:]
-    assert_drawn(page.drawn(), shares[1], np.nanmax(shares))
+    assert_drawn(page.drawn(), shares[1], np.nanmax(shares[1]))
     row, column = np.argwhere(hidden)[1]
     page.follow(f"part=encoder&layer=1&head=1&query={row},{column}")
     assert np.isnan(page.drawn()).all()
@@ -327,7 +327,7 @@ def test_masked_model(page):
     # The decoder asks from it
     page.follow(f"part=decoder&layer=1&head=2&query={row},{column}")
     shares = decoded(moment.decoder[1][0])[:, 2 + row * 6 + column, 2:].reshape(3, 4, 6)
-    assert_drawn(page.drawn(), shares[2], shares.max())
+    assert_drawn(page.drawn(), shares[2], shares[2].max())
     on_visible = float(re.search(r"([\d.]+)% is on visible", page.text("note"))[1])
     assert on_visible == pytest.approx(100 * shares[2][~hidden].sum(), abs=0.06)
 
@@ -348,7 +348,7 @@ def test_training_slider(page):
     for moment, keys in ((0, [Keys.HOME]), (1, [Keys.ARROW_RIGHT]), (2, [Keys.END])):
         page["moment"].send_keys(*keys)
         shares = decoded(arguments["moments"][moment].weights[1][0])[:, 1, 1:]
-        assert_drawn(page.drawn(), shares[0].reshape(8, 8), shares.max())
+        assert_drawn(page.drawn(), shares[0].reshape(8, 8), shares[0].max())
         assert page.text("moment-name") == f"epoch {moment}"
 
 
@@ -412,7 +412,7 @@ def test_the_map_over_the_image_is_as_opaque_as_a_share_is_high_and_the_slider_t
     page.open(arguments, "#layer=0&head=1&query=2,2&over=1&opacity=100")
     shares = decoded(arguments["moments"][0].weights[0][0])[:, 1 + 18, 1:].reshape(2, 8, 8)
     full = page.pixels("picture-map")[..., 3].astype(int)
-    assert np.abs(full - 230 * shares[1] / shares.max()).max() <= 0.5 + 1e-3
+    assert np.abs(full - 230 * shares[1] / shares[1].max()).max() <= 0.5 + 1e-3
     page.run("document.getElementById('opacity').focus()")
     page.press(*[Keys.ARROW_LEFT] * 10)
     assert np.abs(page.pixels("picture-map")[..., 3] - full / 2).max() <= 1

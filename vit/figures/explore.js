@@ -2,7 +2,7 @@
 // Draws attention maps from the two data blocks of this page. Names are only ever written as text.
 (async () => {
   const $ = (id) => document.getElementById(id);
-  const MODES = ["row", "column", "rollout"], SCALES = ["row", "shared", "log"], MEAN = -1, LOWEST = 1e-4;
+  const MODES = ["row", "column", "rollout"], SCALES = ["map", "row", "shared", "log"], MEAN = -1, LOWEST = 1e-4;
   const page = JSON.parse($("description").textContent);
   const [rows, columns] = page.grid, patches = rows * columns;
   const rowOf = (patch) => Math.floor(patch / columns), columnOf = (patch) => patch % columns;
@@ -20,7 +20,7 @@
 
   const state = {
     image: 0, moment: page.moments.length - 1, part: "encoder", layer: page.start[0], head: page.start[1],
-    mode: "row", scale: "row", shown: page.images[0].hidden ? "seen" : "photo", pinned: false, over: true, opacity: 100,
+    mode: "row", scale: "map", shown: page.images[0].hidden ? "seen" : "photo", pinned: false, over: true, opacity: 100,
     query: Math.floor(rows / 2) * columns + Math.floor(columns / 2), // a patch; -1, -2, ... are the prefix tokens
   };
   let lastPatch = state.query;
@@ -164,9 +164,9 @@
     });
   }
 
-  /** The share that gets the strongest colour, in the maps of this layer. */
-  function topOf(layer) {
-    const each = [...Array(part().heads).keys()];
+  /** The weight that gets the strongest colour: in the maps of this layer, or in one of its maps alone. */
+  function topOf(layer, alone = null) {
+    const each = alone ? [alone.head] : [...Array(part().heads).keys()];
     if (state.scale === "log") return 1;
     if (state.scale === "shared") return state.mode === "rollout" ? rolloutTop(layer) : sharedTop();
     const looks = state.mode === "rollout" ? [look(layer, MEAN)] : each.map((head) => look(layer, head));
@@ -323,7 +323,7 @@
       context.imageSmoothingEnabled = width > 32;
       context.drawImage(from, columnOf(patch) * width, rowOf(patch) * height, width, height, 0, 0, 32, thumb.height);
       name.append(`${rowOf(patch)}, ${columnOf(patch)} `);
-      make("small", name, (patch === state.query ? "itself " : "") + (isHidden(patch) ? "hidden" : ""));
+      make("small", name, (patch === state.query ? "itself " : "") + (isHidden(patch) ? "masked" : ""));
       make("td", row, percent(share), "number");
       const bar = make("div", make("td", row, undefined, "meter"));
       bar.style.width = `${Math.min((100 * share) / top, 100)}%`;
@@ -352,15 +352,15 @@
     if (seen && column) {
       const sum = (all + seen.prefix.reduce((a, b) => a + b, 0)).toFixed(2);
       words.push(`In all it receives ${sum}; uniform attention would give each token 1.00.`);
-    } else if (seen) words.push(`Spread evenly, each token would get ${percent(1 / size())}.`);
+    } else if (seen) words.push(`Uniform attention would give each token ${percent(1 / size())}.`);
     if (seen && state.part === "decoder" && image().hidden) {
       const visible = seen.grid.reduce((sum, share, patch) => sum + (isHidden(patch) ? 0 : share), 0);
-      words.push(column ? "Dots mark hidden patches."
-        : `${percent(visible)} is on visible patches, ${percent(all - visible)} on hidden ones (dots).`);
+      words.push(column ? "Dots mark masked patches."
+        : `${percent(visible)} is on visible patches, ${percent(all - visible)} on masked ones (dots).`);
     }
-    if (state.pinned) words.push("The patch is held: click it again or press Escape to let go.");
-    if (state.part === "decoder") words.push("A rollout is for the encoder.");
-    else if (!canRoll()) words.push("A rollout needs all layers below; this page leaves some out.");
+    if (state.pinned) words.push("The patch is held. Click it again or press Escape to release it.");
+    if (state.part === "decoder") words.push("Rollout is for the encoder only.");
+    else if (!canRoll()) words.push("Rollout needs all layers below, and this page leaves some out.");
     return words.join(" ");
   }
 
@@ -392,9 +392,9 @@
         }
       }
     }
-    $("grid-heading").textContent = rolled ? "Rollout up to each layer" : `Layers and heads of the ${state.part} on this page`;
-    const own = state.scale === "row" || (rolled && state.scale === "shared"), query = look(state.layer, state.head);
-    if (own && query) $("grid-heading").textContent += " (beside each layer: the share with the strongest colour)";
+    $("grid-heading").textContent = rolled ? "Rollout up to each layer" : `Layers and heads of the ${state.part}`;
+    const own = ["map", "row"].includes(state.scale) || (rolled && state.scale === "shared"), query = look(state.layer, state.head);
+    if (own && query) $("grid-heading").textContent += " (beside each layer: the weight with the strongest colour)";
     const tops = new Map(layers.map((layer) => [layer, topOf(layer)]));
     for (const { button, canvas, layer, head, note } of tiles) {
       const current = layer === state.layer && (rolled || head === state.head);
@@ -418,7 +418,7 @@
   let shownNow = null; // what `sentence` is about
 
   function draw() {
-    const seen = look(state.layer, state.head), rolled = state.mode === "rollout", top = topOf(state.layer);
+    const seen = look(state.layer, state.head), top = topOf(state.layer, state.scale === "map" ? state : null);
     const ranked = seen ? [...seen.grid.keys()].filter((p) => !Number.isNaN(seen.grid[p])) : [];
     ranked.sort((a, b) => seen.grid[b] - seen.grid[a] || a - b);
     paint($("map-pixels"), seen, top);
@@ -445,7 +445,7 @@
       const chosen = { image: $("image"), moment: $("moment-name"), scale: $("scale") }, words = [];
       for (const [key, control] of Object.entries(chosen)) { // changes that the sentence does not tell
         const text = control.selectedOptions ? control.selectedOptions[0].textContent : control.textContent;
-        if (told && state[key] !== told[key]) words.push(key === "scale" ? `colours ${text}` : text);
+        if (told && state[key] !== told[key]) words.push(key === "scale" ? `colour scale: ${text}` : text);
       }
       told = { image: state.image, moment: state.moment, scale: state.scale };
       $("live").textContent = [...words, $("sentence").textContent].join("; ");
@@ -477,7 +477,7 @@
       letters.pop();
       head = `${letters.join("")}…`;
     }
-    const words = (head ? `${head}: ` : "") + sentence(...shownNow) + (dotted().length ? "; dots mark hidden patches" : "");
+    const words = (head ? `${head}: ` : "") + sentence(...shownNow) + (dotted().length ? "; dots mark masked patches" : "");
     for (const word of words.split(" ").filter(Boolean)) {
       const last = lines.length - 1;
       if (lines.length && fits(`${lines[last]} ${word}`)) lines[last] += ` ${word}`; else lines.push(word);
