@@ -57,7 +57,9 @@ def test_readme_is_a_front_door():
 
 def test_each_figure_of_the_results_is_on_the_page_that_is_named_beside_it():
     said = re.findall(r"^\| \[.*?\]\((docs/[^)#]+).*?\) (\|.*)$", README, re.MULTILINE)
-    worth = re.search(r"^\*\*Is pretraining worth it\?\*\*(.*?)\]\((docs/[^)#]+)", README, re.M | re.S)
+    worth = re.search(
+        r"^\*\*Is pretraining worth it\?\*\*(.*?)\]\((docs/[^)#]+)", README, re.M | re.S
+    )
     said.append((worth[2], worth[1]))
     assert len(said) >= 4
     for page, text in said:
@@ -238,15 +240,14 @@ def test_each_number_of_an_answer_is_in_the_tables_of_its_results_or_follows_fro
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_an_answer_is_short_and_begins_with_the_sentence_that_readme_and_the_course_have(name):
+def test_an_answer_is_short_and_begins_with_the_sentence_that_the_course_has(name):
     page = PAGES[f"docs/questions/{name}/answer.md"]
     question, sentence = re.match(r"# (.*)\n\n\*\*(.*)\*\*\n\n!\[", page).groups()
     assert question == STUDIES[name]
     assert f"[{question}]({name}/answer.md)\n   {sentence}\n" in QUESTIONS
-    # README shows some of the questions
+    # README names some of the questions, with or without the sentence
     if f"{name}/answer.md" in README:
-        assert question in README
-        assert sentence in " ".join(README.split())
+        assert f"[{question}](docs/questions/{name}/answer.md)" in README
     # Sentences and one table
     prose, tables = re.sub(r"^\|.*\n", "", page, flags=re.MULTILINE), page.count("\n\n|")
     assert tables == 1
