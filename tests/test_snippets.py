@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import timm
 import torch
+import torchvision
 from PIL import Image
 from small import mae_state
 from small_runs import make_run
@@ -84,6 +85,12 @@ def place(tmp_path_factory) -> Path:
         dinov2.state_dict() | {"mask_token": torch.zeros(1, 384)},
         place / "dinov2_vits14_pretrain.pth",
     )
+    for file, other in (
+        ("dino_deitsmall16_pretrain", timm.create_model("vit_small_patch16_224", num_classes=0)),
+        ("deit_tiny_patch16_224-a1311bcf", timm.create_model("vit_tiny_patch16_224")),
+        ("vit_b_16-c867db91", torchvision.models.VisionTransformer(32, 16, 1, 12, 768, 64)),
+    ):
+        torch.save(other.state_dict(), place / f"{file}.pth")
     make_run(place / "runs" / "quickstart", dynamics_every=1)
     for name in ("runs/mine", "CHECKPOINT"):
         save_model(place / name, model, model.origin.normalize)
@@ -104,7 +111,8 @@ def place(tmp_path_factory) -> Path:
     np.savez(place / "look" / "attention.npz", maps=maps, panels=["head 0", "head 1", "mean"])
     name = "vit_tiny_patch16_224.augreg_in21k"
     timm.models.save_for_hf(timm.create_model(name), place / "hub" / "timm" / name)
-    (place / "my_300").symlink_to(place / "my_images")
+    for name in ("new_images", "my_300"):
+        (place / name).symlink_to(place / "my_images")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
         main(["embed", "vit-tiny-p4-cifar10", "my_images", "--out", "features.npz"])
