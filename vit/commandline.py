@@ -21,6 +21,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, Valida
 
 from vit.config import (
     BUILT_IN,
+    USUAL,
     Config,
     NonNegative,
     Settings,
@@ -192,8 +193,13 @@ class Parser(OneLineParser):
         super().__init__(prog, f"{prog} {usage}", purpose, allow_abbrev=False)
         # "-1,0" is a value, as "-1" is
         self._negative_number_matcher = re.compile(r"-[\d.][\d.,e+-]*$")
-        for option in options:
-            self.add_option(*option)
+        # The usual settings come first in --help
+        usual = self.add_argument_group("usual settings")
+        if models == SECTIONS:
+            self._action_groups.insert(0, self._action_groups.pop())
+        for words, *details in options:
+            is_usual = models == SECTIONS and words.partition(" ")[0].strip("-") in USUAL
+            add_option(usual if is_usual else self, words, *details)
 
         # Without a value, a field stays out of the options: a file or its default decides
         for model in models:
@@ -204,39 +210,14 @@ class Parser(OneLineParser):
                 words: dict[str, Any] = {}
                 if name == "allow":
                     words = {"nargs": "+", "action": "extend"}
-                group.add_argument(
+                place = usual if word in USUAL else group
+                place.add_argument(
                     f"--{word}",
                     default=argparse.SUPPRESS,
                     metavar=placeholder(field.annotation),
                     help=explained(field.description or "", default),
                     **words,
                 )
-
-    def add_option(self, words: str, kind: Any, default: Any, sentence: str) -> None:
-        """Add a row of the table above."""
-        name, _, metavar = words.partition(" ")
-        if kind is bool:
-            self.add_argument(name, action="store_true", help=sentence)
-            return
-        details: dict[str, Any] = {
-            "type": typed(kind),
-            "metavar": metavar.removesuffix(" ...") or placeholder(kind),
-            "help": explained(sentence, default),
-        }
-
-        # A place may be left empty where an option says the same
-        if name.startswith("--"):
-            if default is ...:
-                details["required"] = True
-            else:
-                details["default"] = default
-            if default == []:
-                details["action"] = "append"
-        elif metavar.endswith(" ..."):
-            details["nargs"] = "+" if default is ... else "*"
-        elif default is None:
-            details |= {"nargs": "?", "default": argparse.SUPPRESS}
-        self.add_argument(name, **details)
 
     def read(self, argv: Sequence[str]) -> argparse.Namespace:
         """Return the options, with the program as the user calls it, and all words."""
@@ -248,6 +229,35 @@ class Parser(OneLineParser):
         options.program = self.prog
         options.command_line = f"{self.prog} {shlex.join(argv)}"
         return options
+
+
+def add_option(
+    group: argparse._ActionsContainer, words: str, kind: Any, default: Any, sentence: str
+) -> None:
+    """Add an `Option` to a parser or to a group of its options."""
+    name, _, metavar = words.partition(" ")
+    if kind is bool:
+        group.add_argument(name, action="store_true", help=sentence)
+        return
+    details: dict[str, Any] = {
+        "type": typed(kind),
+        "metavar": metavar.removesuffix(" ...") or placeholder(kind),
+        "help": explained(sentence, default),
+    }
+
+    # A place may be left empty where an option says the same
+    if name.startswith("--"):
+        if default is ...:
+            details["required"] = True
+        else:
+            details["default"] = default
+        if default == []:
+            details["action"] = "append"
+    elif metavar.endswith(" ..."):
+        details["nargs"] = "+" if default is ... else "*"
+    elif default is None:
+        details |= {"nargs": "?", "default": argparse.SUPPRESS}
+    group.add_argument(name, **details)
 
 
 def explained(sentence: str, default: Any) -> str:

@@ -38,6 +38,11 @@ OnBadImage = Literal["stop", "skip"]
 Tracker = Literal["tensorboard", "wandb"]
 BUILT_IN = tuple(name for name in get_args(Source) if name not in ("folder", "dataset"))
 """The sources that need only their name; the others need a path, or are passed in Python."""
+USUAL = ("data", "out", "train.epochs", "train.batch_size", "model.image_size")
+"""The settings that most runs need: `vit train --help` and the page of settings begin with them.
+
+A name without a section is an option of `vit train`.
+"""
 SIZES = ("embed_dim", "depth", "num_heads", "decoder_dim", "decoder_depth", "decoder_heads")
 # Encoder and decoder have the proportions of MAE's: the decoder is narrower, and less deep
 PRESETS = {
