@@ -12,25 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from vit.cli.parsers import COMMANDS, command_parser
-from vit.config import PRESETS, Config, Settings, spelled
+from vit.config import PRESETS, USUAL, Config, Settings, spelled
 from vit.load_options import LoadOptions
 
 DOCS = Path(__file__).parents[1]
-USUAL = (
-    "data.source",
-    "data.root",
-    "train.epochs",
-    "train.batch_size",
-    "model.image_size",
-    "model.patch_size",
-    "model.preset",
-    "model.init",
-    "train.objective",
-    "mask.ratio",
-    "optim.blr",
-    "train.seed",
-    "run.device",
-)
 SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 KINDS = {
     "boolean": "`true`, `false`",
@@ -108,7 +93,15 @@ def settings_page() -> str:
     """Return the page of all settings: the usual ones, then section by section."""
     head = ("setting", "default", "what it does, and its values")
     sections = {name: type(section) for name, section in Config()}
-    usual = [setting_row(sections[key.partition(".")[0]], key.partition(".")[2]) for key in USUAL]
+    train = command_parser("train")
+    usual: Rows = []
+    for key in USUAL:
+        name, _, field = key.partition(".")
+        if field:
+            usual.append(setting_row(sections[name], field))
+        else:
+            [(option, said)] = option_rows([train._option_string_actions[f"--{name}"]])
+            usual.append((option, "", said))
     parts = [SETTINGS_HEAD, "## The usual ones", table(head, usual)]
     for name, section in sections.items():
         purpose = " ".join((section.__doc__ or "").split())
