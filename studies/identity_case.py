@@ -179,7 +179,7 @@ def maps_figure(plain: Trained, learned: Trained) -> Figure:
         torch.stack(maps, 1).flatten(0, 1),
         [f"layer {layer}" for layer in range(maps[0].shape[1])],
         [*models] * len(images),
-        "What a patch attends to, by similarity alone and by learned W_Q and W_K",
+        "Attention without and with learned matrices",
         f"{plain.data.name} · mean of heads · {plain.name}",
         masses=torch.stack(masses, 1).flatten(0, 1),
         query=row_queries,
