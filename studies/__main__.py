@@ -29,7 +29,7 @@ WHAT = "Answer a question by experiment: train the models it needs and look insi
 SETTINGS = (
     "Every setting of train.py can be given too: --SECTION.FIELD VALUE, --data NAME, --config FILE"
     " (python train.py --help). They override those of studies/configs/. After a stop, the same"
-    " command goes on from the last saved state. --debug shows where an error arose."
+    " command continues from the last checkpoint. --debug shows where an error arose."
 )
 
 
@@ -119,7 +119,7 @@ def run(argv: Sequence[str]) -> int:
         print(f"{study}: {STUDIES[study]}", flush=True)
         command = shlex.join(["python", "-m", "studies", study, *words])
         reading = run_study(study, Experiment(config, study_config, out / "runs"), out, command)
-        print(f"\n{reading}\n\nIn {out / study}: tables.md and its pictures, results.json\n")
+        print(f"\n{reading}\n\nIn {out / study}: tables.md and its figures, results.json\n")
     return 0
 
 
@@ -159,7 +159,7 @@ def study_settings(
     if images is None:
         images = 200 if options.quick else 1000
     if len(set(seeds)) != len(seeds):
-        raise ConfigError("--seeds: a seed stands twice; name each once")
+        raise ConfigError("--seeds: a seed is given twice; name each once")
     if images < 1:
         raise ConfigError("--images: 0 cannot be used; 1 or more")
 

@@ -235,8 +235,8 @@ def hide_one_more(mask: Mask, number: int) -> Mask:
 def attended_patches(
     model: MaskedAutoencoder, inputs: Tensor, mask: Mask, hidden: Tensor
 ) -> dict[str, Tensor]:
-    """Return how much attention visible patches get in filling in hidden ones (B, J): (B, J, K) by
-    name, in mask order.
+    """Return how much attention visible patches get from masked ones (B, J): (B, J, K) by name, in
+    mask order.
 
     `ATTENTION` is that of the last decoder layer; `GRADIENT` is relevance (Chefer, Gur and Wolf
     2021) for the patch's error.
@@ -310,7 +310,7 @@ def measure_masked_patches(
         for name, values in batch.items():
             parts[name].append(values.flatten(0, 1).cpu())
 
-    # All batches; what is no field of its own is a guess
+    # All batches; what is no field of its own is a predictor
     guesses = {name: torch.cat(batches) for name, batches in parts.items()}
     fields = {}
     for name in ("image", "hidden", "visible", "left_out", "averaged", "error"):
@@ -319,7 +319,7 @@ def measure_masked_patches(
 
 
 def scored(patches: MaskedPatches) -> dict[str, Tensor]:
-    """Return how well each guess ranks the visible patches: float64 (5,).
+    """Return how well each predictor ranks the visible patches: float64 (5,).
 
     These are the rank correlation with the change when a patch is left out, the same with proximity
     held constant (nan for proximity itself), the overlap of the first `TOP`, and the rank
@@ -453,7 +453,7 @@ def example_figure(trained: Trained, patches: MaskedPatches, images: int) -> Fig
 
 
 def patches_figure(scores: dict[str, Tensor], data: str) -> Figure:
-    """Draw how well each guess ranks the visible patches."""
+    """Draw how well each predictor ranks the visible patches."""
     panels = []
     for column, title in enumerate(("rank correlation", "proximity held constant")):
         values = []

@@ -73,7 +73,7 @@ def study(experiment: Experiment) -> Results:
         rows,
     )
 
-    # The picture
+    # The figure
     lines = {name: read["trained"][:, i].numpy() for i, name in enumerate(OUTPUTS)}
     top = 1.05 * max(1.2, float(read["trained"].nan_to_num().max()))
     panel = Panel("", lines, "strength", {"a random matrix": 1.0}, limits=(0, top))

@@ -73,7 +73,7 @@ def without_positions(model: MaskedAutoencoder, decoder: bool = False) -> None:
 
 
 def without_queries(model: MaskedAutoencoder) -> None:
-    """Set W_Q and its bias to zero: all logits are 0, and every token gets the same share."""
+    """Set W_Q and its bias to zero: all scores are 0, and all attention weights equal."""
     for module in model.modules():
         if isinstance(module, MultiHeadSelfAttention) and module.qkv is not None:
             for parameter in module.qkv.parameters():
@@ -172,7 +172,7 @@ class Trained:
         without a decoder."""
         if self.model.decoder is None:
             source = self.model.origin.source
-            raise RunError(f"--checkpoint: {source} has no decoder, to fill in masked patches")
+            raise RunError(f"--checkpoint: {source} has no decoder, to reconstruct masked patches")
         settings = self.config.mask
         grid_size = self.config.model.grid_size
         for number, batch in enumerate(inputs.split(size)):

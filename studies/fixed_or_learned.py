@@ -81,7 +81,7 @@ def study(experiment: Experiment) -> Results:
         f" measured on {len(data.test):,} test images"
     )
 
-    # The picture
+    # The figure
     lines = {
         "loss": {"mean of the visible": guess},
         "knn": {"before training": untrained["knn"].mean, "raw pixels": pixels},

@@ -98,7 +98,7 @@ def study(experiment: Experiment) -> Results:
     columns = ("model", "trainable parameters", *SCORES.values())
     price = Table(f"What it is worth: {budget}", columns, price_rows)
 
-    # The pictures
+    # The figures
     series: list[dict[str, np.ndarray]] = []
     for measure in (OWN_SHARE, CORRELATION, SYMMETRY):
         series.append({name: values[..., measure].numpy() for name, values in measures.items()})

@@ -305,7 +305,7 @@ def preferences(
     enter attention, of their pixels, and of the tokens at equal distance.
 
     Args:
-        identity: with q = k = x, a head's slice of it, in the place of learned queries and keys.
+        identity: with q = k = x, a head's slice of it, in place of learned queries and keys.
 
     Returns:
         (images, layers, h, 3), the last in the order of `SIMILARITIES`.
@@ -496,7 +496,7 @@ def pairs_of_patches(trained: Trained, data: str) -> Figure:
             patches = unpatchify(tiles.flatten(0, 1)[:, None], embed.patch_size, (1, 1))
             rows.append(patches.unflatten(0, (-1, 2)))
 
-            # How much of the logits each pair is, and how similar its tiles are
+            # How much of the scores each pair is, and how similar its tiles are
             cosines = (tiles[:, 0] * tiles[:, 1]).sum(-1)
             note = []
             for share_of_scores, cosine in zip(shares, cosines, strict=True):

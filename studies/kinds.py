@@ -172,7 +172,7 @@ def group_cosines(means: Tensor) -> Tensor:
 
 
 def group_logits(means: Tensor, heads: int) -> Tensor:
-    """Return the logit of a group's query for another's key, q . k / sqrt(d), mean over heads.
+    """Return the score of a group's query for another's key, q . k / sqrt(d), mean over heads.
 
     Args:
         means: of queries and keys, (2, layers, 2, K, D), by `group_means`, i.e. beyond what is
@@ -220,7 +220,7 @@ class Kinds:
         return group_cosines(group_means(tokens, self.labels, len(self.names)))
 
     def logits(self, trained: Trained, encoder: VisionTransformer, view: str) -> Tensor:
-        """Return the logits of kinds in every layer: (layers, K, K), query by key; see
+        """Return the scores of kinds in every layer: (layers, K, K), query by key; see
         `group_logits`."""
         images, alone = self.views[view]
         tokens = (

@@ -548,14 +548,14 @@
     const holds = hidden
       ? "The patch is masked, so its token began as the mask token, the same for all masked patches, plus its position."
       : "It began as the embedding of the patch, its pixels times W_E, plus its position; the layers below have added to it.";
-    $("say-x").textContent = `The vector of the patch in ${place(state.query)} that enters attention in ${where}: ${numbers.x.length} numbers. ${holds}`;
-    $("say-k").textContent = `Below is the key of ${place(keyPatch)}. Choose another key in any map, or with K on the picture.`;
+    $("say-x").textContent = `The normalised token of the patch in ${place(state.query)}, at the input of attention in ${where}: ${numbers.x.length} numbers. ${holds}`;
+    $("say-k").textContent = `Below is the key of ${place(keyPatch)}. Choose another key in any map, or with K on the image.`;
     const score = numbers.scores[key], share = numbers.shares[key];
     $("say-score").textContent = `q and k are multiplied number by number and summed, then divided by √${d}: the score is ${number(score)}. The dot product is the definition; similarity is an interpretation.`;
-    $("say-share").textContent = `A share a is e to the score, divided by the sum over all ${numbers.n} tokens: here ${percent(share)}. Uniform attention would give ${percent(1 / numbers.n)}.`;
+    $("say-share").textContent = `A weight a is e to the score, divided by the sum over all ${numbers.n} tokens: here ${percent(share)}. Uniform attention would give ${percent(1 / numbers.n)}.`;
     $("say-error").textContent = `The rest of the model turns the token of the masked patch in ${place(state.guessed)} into pixels. The error is their mean squared difference from the patch’s own: ${number(numbers.error, 3)}.`;
     const mean = numbers.shares.reduce((total, a, j) => total + a * numbers.helps[j], 0), help = numbers.helps[key], slope = numbers.gscores[key];
-    const wish = slope < 0 ? "It is negative: a higher score would lower the error, so a step of training raises the score." : "It is positive: a higher score would raise the error, so a step of training lowers the score.";
+    const wish = slope < 0 ? "It is negative: a higher score would lower the error, so a training step raises the score." : "It is positive: a higher score would raise the error, so a training step lowers the score.";
     $("say-slope").textContent = `For the chosen key: ${number(share, 3)} × (${small(help, 4)} − ${mean < 0 ? `(${small(mean, 4)})` : small(mean, 4)}) = ${small(slope, 4)}. ${wish}`;
 
     // The maps: scores and shares in the ink of the page, what would help in red and blue
@@ -744,8 +744,8 @@
   }
 
   makeMap("map-scores", "stronger: a higher score; purple: below 0");
-  makeMap("map-shares", "stronger: a larger share; all together are 100%");
-  makeMap("map-helps", "blue: below the average, a larger share lowers the error; red: raises it");
+  makeMap("map-shares", "stronger: a larger weight; all together are 100%");
+  makeMap("map-helps", "blue: below the average, a larger weight lowers the error; red: raises it");
   makeMap("map-slopes", "blue: a step raises this score; red: a step lowers it");
   reset();
   readLink();

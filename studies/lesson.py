@@ -4,7 +4,7 @@
 
 The page holds the model's weights in 8 bits and the code of its forward and backward pass, in plain
 JavaScript (lesson.js). It needs no network and no installation, so that somebody who asks how W_Q
-learns can change a picture, follow one score, and take a step of training.
+learns can change an image, follow one score, and take a training step.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SCENES = (5, 17, 7, 14)
 MASKED = 0.6
 """Share of the patches that are masked when the page opens, as in the model's training."""
 QUERY = 34
-"""The masked patch that is filled in when the page opens, as in notebook 04."""
+"""The masked patch that is reconstructed when the page opens, as in notebook 04."""
 HEAD = 2
 """The head of the decoder that the page opens on, as in notebook 04."""
 STEP = 0.01
@@ -98,12 +98,12 @@ def lesson_page(model: MaskedAutoencoder) -> str:
             f"the lesson computes models like {MODEL} only; this one is of another kind"
         )
 
-    # The pictures, and for each a mask to begin with
+    # The images, and for each a mask to begin with
     pictures, labels, _ = draw_scenes(torch.tensor(SCENES), seed=0)
     grid = model.encoder.patch_embed.grid_size
     count = max(SCENES) + 1
     generator = torch.Generator().manual_seed(0)
-    # the masks of 64 pictures, of which notebook 04 takes the sixth
+    # the masks of 64 images, of which notebook 04 takes the sixth
     masks = make_mask("random", max(count, 64), grid, MASKED, generator).mask[list(SCENES)]
     described_pictures = []
     for label, mask in zip(labels.tolist(), masks, strict=True):

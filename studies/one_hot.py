@@ -34,7 +34,7 @@ SIZES = (1, 4, 16, 64, 256, 1024)
 
 def study(experiment: Experiment) -> Results:
     """Return the measurements; the docstring of the module says how to read them."""
-    # Measure every model with tables in the place of W_E, and with W_E
+    # Measure every model with tables in place of W_E, and with W_E
     models = experiment.models()
     images = experiment.study.images
     measures = torch.stack([table_errors(model, images) for model in models])  # (seeds, sizes, 3)
@@ -71,7 +71,7 @@ def study(experiment: Experiment) -> Results:
         rows.append((size, seeds(errors[:, i], share=True), loss, loss - linear))
     rows.append(("W_E, no table", seeds([0.0] * len(models), share=True), linear, ""))
     tables = Table(
-        "A table of the most typical patches in the place of W_E",
+        "A table of the most typical patches in place of W_E",
         (
             "rows",
             "relative error of the first vectors",

@@ -57,8 +57,8 @@ def lesson_numbers(encoder: VisionTransformer) -> dict[str, Any]:
         "shape": sizes of the model; "layer" and "head" of the example; "q", "k": the first
         numbers of the wheel's query and of the road's key; "keys": for each of `KEYS` what its
         score is made of; "rest": of all other tokens; "added": lengths of the
-        wheel's vector and of what is added to it; "scores": measured over `MEASURED` pictures;
-        "maps": for the picture, (65,) each.
+        wheel's vector and of what is added to it; "scores": measured over `MEASURED` images;
+        "maps": for the image, (65,) each.
     """
     pictures, _, _ = draw_scenes(torch.arange(MEASURED), seed=0)
     images = encoder.origin.normalize(to_float(pictures, encoder.config.image_size))
@@ -119,7 +119,7 @@ def lesson_numbers(encoder: VisionTransformer) -> dict[str, Any]:
     added = blocks[layer].attn(state["x"][[PICTURE]])[0, wheel]
     pixels, width = encoder.patch_embed.W_E.shape
 
-    # All heads and pictures: how far the scores of a query's keys spread
+    # All heads and images: how far the scores of a query's keys spread
     spread = products.std(-1)
     return {
         "shape": {

@@ -29,7 +29,7 @@ from vit.weights import checkpoint_hash
 
 
 def run_study(name: str, experiment: Experiment, out: Path, command: str) -> str:
-    """Run a study, and write results.json, tables.md and its pictures into `out`/`name`.
+    """Run a study, and write results.json, tables.md and its figures into `out`/`name`.
 
     Results of the same settings are replaced. Returns how to read the results, from the docstring
     of the study's module.
@@ -89,7 +89,7 @@ def run_study(name: str, experiment: Experiment, out: Path, command: str) -> str
     for key, picture in results.pictures.items():
         save_figure(picture, folder / f"{key}.png")
 
-    # Then the page: the question, how to read the answer, pictures, tables, the command
+    # Then the page: the question, how to read the answer, figures, tables, the command
     reading = cleandoc(module.__doc__ or "").partition("\n\n")[2]  # its first line is the question
     if experiment.checkpoint is not None:
         reading += f"\n\n{about_checkpoint(experiment, experiment.checkpoint)}"

@@ -1,4 +1,4 @@
-"""What a study returns: tables with each seed's own value, and pictures."""
+"""What a study returns: tables with each seed's own value, and figures."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Results:
-    """What a study returns: the measures, and pictures by file name without suffix."""
+    """What a study returns: the measures, and figures by file name without suffix."""
 
     tables: Sequence[Table]
     pictures: dict[str, Figure]

@@ -110,7 +110,7 @@ def study(experiment: Experiment) -> Results:
     for settings, kinds in kinds_of_settings:
         measured.append(measure(experiment, settings, kinds))
 
-    # Tables and pictures; those of wheels are of Scenes alone
+    # Tables and figures; those of wheels are of Scenes alone
     tables = []
     for kinds_measured in measured:
         for where in kinds_measured.kinds.together:
@@ -142,7 +142,7 @@ def measure(experiment: Experiment, config: Config, kinds: Kinds) -> Measured:
         if shuffled:
             arms[arm] = [model.model for model in shuffled]
 
-    # Cosines and logits of the kinds, for each arm and view
+    # Cosines and scores of the kinds, for each arm and view
     appearance = {view: kinds.appearance(trained[0], view) for view in kinds.views}
     cosines: dict[tuple[str, str], Tensor] = {}
     logits: dict[tuple[str, str], Tensor] = {}
@@ -231,7 +231,7 @@ def wheel_table(scenes: Measured) -> Table:
 
 
 def logits_table(scenes: Measured) -> Table:
-    """Return the logits of wheels and balls for roads and for grass, and the difference."""
+    """Return the scores of wheels and balls for roads and for grass, and the difference."""
     layers = {"first layer": slice(1), "last layer": slice(-1, None), "all layers": slice(None)}
     rows = []
     for (arm, view), logits in scenes.logits.items():
@@ -314,7 +314,7 @@ def wheel_figure(scenes: Measured, shown: Sequence[tuple[str, str]]) -> Figure:
 
 
 def logits_figure(scenes: Measured) -> Figure:
-    """Draw the logits of wheels and balls for roads and for grass, from layer to layer."""
+    """Draw the scores of wheels and balls for roads and for grass, from layer to layer."""
     # (seeds, layers) each, and the ends of the scale that all panels share
     series: dict[tuple[str, str], dict[str, np.ndarray]] = {}
     ends: list[float] = []

@@ -4,11 +4,11 @@ as well stand still?
 The first table gives the gradient of the masked loss in each matrix of the encoder, before and
 after training, and how far the matrix has moved, all relative to the size of the matrix. W_Q and
 W_K choose what a token attends to, W_V and W_O what it takes along: the second table compares these
-two pairs. AdamW divides each number's gradient by its usual size, so that even a weak gradient
-moves a matrix. The bias of the keys shows the size of rounding alone: its gradient is zero, because
-softmax cancels what it adds to the scores of a query. The last table gives the price of freezing
-one matrix at its random initialisation; a difference is named if it exceeds twice its spread over
-the seeds, which with three of them is p = 0.07.
+two pairs. AdamW divides each parameter's gradient by its running magnitude, so that even a weak
+gradient moves a matrix. The bias of the keys shows the size of rounding alone: its gradient is
+zero, because softmax cancels what it adds to the scores of a query. The last table gives the price
+of freezing one matrix at its random initialisation; a difference is named if it exceeds twice its
+spread over the seeds, which with three of them is p = 0.07.
 
 *Limits.* Gradients are the encoder's, on one set of images; in training they change from batch to
 batch. Positions are those of models that learn them, as the others' are fixed. How far a matrix
@@ -91,7 +91,7 @@ def study(experiment: Experiment) -> Results:
         rows,
     )
 
-    # The pictures
+    # The figures
     guess = models[USUAL][0].reconstruction()["mean_of_visible_patches"]
     panel = Panel(
         "loss over masked patches",

@@ -240,14 +240,14 @@ def test_each_number_of_an_answer_is_in_the_tables_of_its_results_or_follows_fro
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_an_answer_is_short_and_begins_with_the_sentence_that_the_course_has(name):
+def test_an_answer_is_short_and_begins_with_the_sentence_that_readme_and_the_course_have(name):
     page = PAGES[f"docs/questions/{name}/answer.md"]
     question, sentence = re.match(r"# (.*)\n\n\*\*(.*)\*\*\n\n!\[", page).groups()
     assert question == STUDIES[name]
     assert f"[{question}]({name}/answer.md)\n   {sentence}\n" in QUESTIONS
-    # README names some of the questions, with or without the sentence
+    # README names some of the questions
     if f"{name}/answer.md" in README:
-        assert f"[{question}](docs/questions/{name}/answer.md)" in README
+        assert f"[{question}](docs/questions/{name}/answer.md)\n  {sentence}\n" in README
     # Sentences and one table
     prose, tables = re.sub(r"^\|.*\n", "", page, flags=re.MULTILINE), page.count("\n\n|")
     assert tables == 1

@@ -1,1 +1,1 @@
-"""Measures that several studies share: correlations, attention logits."""
+"""Measures that several studies share: correlations, attention scores."""

@@ -1,7 +1,7 @@
-"""What attention logits are made of: forms on pixels, exact splits, a share of similarity.
+"""What attention scores are made of: forms on pixels, exact splits, a share of similarity.
 
 A softmax over keys ignores what is the same for all keys of a query, so variances and correlations
-are over the keys of each query. With W_Q = W_K = W_V = I (`model.qkv: identity`) a head's logits
+are over the keys of each query. With W_Q = W_K = W_V = I (`model.qkv: identity`) a head's scores
 are X X^T / sqrt(d) of its slice of X.
 
 Letters: B batch, h heads, d = D / h, L patches, N tokens (prefix + L), P = C p q values a patch.
@@ -21,7 +21,7 @@ from vit.encoder import Block, VisionTransformer
 from vit.errors import AttentionError
 from vit.patches import patchify, unpatchify
 
-# --- forms: the logits of the first layer, without any image --------------------------------------
+# --- forms: the scores of the first layer, without any image --------------------------------------
 
 
 def first_block(encoder: VisionTransformer) -> Block:
@@ -33,7 +33,7 @@ def first_block(encoder: VisionTransformer) -> Block:
         )
     if not isinstance(block.attn.q_norm, nn.Identity):
         raise AttentionError(
-            "attention that normalises queries and keys (qk_norm) has no logits that split"
+            "attention that normalises queries and keys (qk_norm) has no scores that split"
         )
     return block
 
@@ -41,7 +41,7 @@ def first_block(encoder: VisionTransformer) -> Block:
 def pixel_forms(encoder: VisionTransformer) -> Tensor:
     """Return F = W_E W_Q W_K^T W_E^T of the first layer, per head: (h, P, P).
 
-    The pixels x and y of two patches add x F y^T / (s_x s_y) to a head's logit (W_Q W_K^T is the QK
+    The pixels x and y of two patches add x F y^T / (s_x s_y) to a head's score (W_Q W_K^T is the QK
     circuit of Elhage et al. 2021). The norm's scale and centring and attention's 1 / sqrt(d) are in
     F; s_x and s_y, the norm's divisors for the two tokens, are not, and change no sign.
     """
@@ -88,7 +88,7 @@ def leading_pairs(form: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     return left * sign, right * sign, sizes[:count].square() / sizes.square().sum()
 
 
-# --- logits of images -----------------------------------------------------------------------------
+# --- scores of images -----------------------------------------------------------------------------
 
 
 class QueriesAndKeys(NamedTuple):
@@ -120,7 +120,7 @@ def queries_and_keys_by_layer(encoder: VisionTransformer, images: Tensor) -> lis
 
 @torch.no_grad()
 def split_first_logits(encoder: VisionTransformer, images: Tensor) -> Tensor:
-    """Split the first layer's logits by part of query and key: (4, 4, B, h, N, N), summing to them.
+    """Split the first layer's scores by part of query and key: (4, 4, B, h, N, N), summing to them.
 
     A token is content + position + rest: a patch's pixels times W_E (the class token itself), its
     row of the position table, and the embedding's bias. The norm's centring is linear and its
@@ -197,7 +197,7 @@ def split_keys(encoder: VisionTransformer, images: Tensor, others: Tensor, seed:
         for keys, layer in zip(alone, elsewhere, strict=True):
             keys[:, :, place] = layer.keys[:, :, prefix + place]
 
-    # The three parts of each layer's logits
+    # The three parts of each layer's scores
     shares = []
     for layer, position, patch in zip(own, average, alone, strict=True):
         queries, keys = layer.queries[:, :, prefix:], layer.keys[:, :, prefix:]
@@ -238,11 +238,11 @@ def _others(square: Tensor) -> Tensor:
 
 
 def symmetry(logits: Tensor) -> Tensor:
-    """Return (|S|^2 - |A|^2) / (|S|^2 + |A|^2) of logits (B, h, N, N): (B, h).
+    """Return (|S|^2 - |A|^2) / (|S|^2 + |A|^2) of scores (B, h, N, N): (B, h).
 
     S is their symmetric part, A the antisymmetric one, after the means of each query and of each
-    key are subtracted. 1: a logit is the same both ways; 0: one way says nothing about the other;
-    -1: it is the opposite.
+    key are subtracted. 1: a score is the same both ways; 0: the two are unrelated; -1: it
+    is the opposite.
     """
     pairs = (
         logits

@@ -10,7 +10,7 @@ from studies.__main__ import main
 REFUSED = [
     ("tyres", "'tyres' is not a study; name one first: all, "),
     ("one-hot --out one.png", "one.png is not a folder"),
-    ("one-hot --seeds 1 1", "--seeds: a seed stands twice"),
+    ("one-hot --seeds 1 1", "--seeds: a seed is given twice"),
     ("one-hot --checkpoint mae --model.patch_size=2", "model.patch_size: the checkpoint has its"),
     ("one-hot --train.seed 7", "train.seed: a model is trained for each of --seeds"),
 ]
