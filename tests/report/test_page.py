@@ -103,7 +103,7 @@ def test_scores_are_those_of_the_summary(pretrained, page):
         f"{neighbours['accuracy']:.0%} ±",
         f"{summary['parameters']:,}",
         summary["data"]["content_hash"],
-        "24 images of Noise",
+        "24 images from Noise",
         "12 test images",
     ):
         assert text in page.words
@@ -150,13 +150,13 @@ def test_a_classifier_has_its_own_scores_and_mistakes(classifier):
     for (label, taken, share), count in zip(mixed, expected, strict=True):
         total = table[names.index(label)].sum()
         assert wrong[names.index(label), names.index(taken)] == count
-        assert share == f"{count} of {total} ({count / total:.0%})"
+        assert share == f"{count} of {total}"
     mistakes = [row for row in page.rows if len(row) == 4 and row[1] in names]
     images = [f"image {mistake['image']}" for mistake in scores["mistakes"]]
     assert [row[0] for row in mistakes] == images
     assert all(label != taken for _, label, taken, _ in mistakes)
-    assert len(page.pictures("classes it confuses")) == 1
-    assert "fills in" not in page.words
+    assert len(page.pictures("Confusion matrix")) == 1
+    assert "Reconstructions" not in page.words
 
 
 def test_what_was_measured_in_training_is_a_curve_beside_what_was_at_the_end(pretrained):
@@ -172,7 +172,7 @@ def test_what_was_measured_in_training_is_a_curve_beside_what_was_at_the_end(pre
     # one of the 15 other views of a batch is the right one
     settings = record.settings | {"reconstruct.contrast": 1.0, "train.batch_size": 8}
     loss, other_view = curves_of(settings, record.data, {}, record.metrics)
-    assert (loss.key, other_view.lines) == ("masked_loss", {"by guessing": 1 / 15})
+    assert (loss.key, other_view.lines) == ("masked_loss", {"chance": 1 / 15})
 
 
 def test_every_setting_that_differs_is_shown_with_its_default_and_all_are_folded(pretrained, page):
@@ -192,7 +192,7 @@ def test_pictures_are_those_of_the_folder(copied):
     (copied / "attention.png").unlink()
     page = read(copied)
     assert drawn[1] not in page.pictures()
-    assert "What it attends to" not in page.text
+    assert "Attention" not in page.text
 
 
 def test_an_unfinished_run_says_so_and_shows_its_curves(tmp_path):
@@ -232,7 +232,7 @@ def test_evaluations_below_the_run_are_taken_in_and_others_told_of(copied):
         assert rows.count(row) == 2
     assert "Other data: 1,234 training images, measured on 567 test images." in page.text
     assert RESULTS["command"] in "".join(page.text)
-    assert "elsewhere/results.json measured other weights" in page.words
+    assert "elsewhere/results.json is left out" in page.words
     assert page.words.count("cut/results.json") == 1
 
 
@@ -301,7 +301,7 @@ def test_hostile_names_are_neither_tags_nor_attributes(hostile, classifier):
     for name in HOSTILE:
         assert printable(name) in page.words
     titles = [text for text in page.text if printable(hostile.name) in text]
-    assert titles[:2] == [f"{printable(hostile.name)}: report of a run", printable(hostile.name)]
+    assert titles[:2] == [f"{printable(hostile.name)}: classification run", printable(hostile.name)]
     assert page.words.replace("\n", "").isprintable()
 
 

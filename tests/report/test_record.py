@@ -32,7 +32,7 @@ def test_a_record_has_all_of_a_folder(folder):
     assert record.samples is None
     assert list(record.results) == ["a", "b/deep"]
     assert len(record.notes) == 2
-    assert any("other/results.json measured other weights" in note for note in record.notes)
+    assert any("other/results.json is left out" in note for note in record.notes)
 
     # there are no weights yet to compare with
     (folder / "summary.json").unlink()

@@ -39,10 +39,10 @@ FILLED = 900
 UNIFORM = "× uniform"
 NO_PLACE = "tokens without a place in the image (class token, registers)"
 MOST = 0.9
-"""Share of the attention: a map with less on patches says so."""
+"""A map with less of its attention on patches has that as a percentage below it."""
 SCALES = {
     "shared": "one scale for all maps",
-    "row": "each image has its own scale, so compare within a row",
+    "row": "each image has its own scale: compare within a row",
     "log": "one logarithmic scale for all maps",
 }
 """Names of scales, and what they are."""
@@ -80,12 +80,12 @@ def attention_figure(
     mark: str = "query patch",
     overlay: bool = False,
 ) -> Figure:
-    """Draw where a model looks, image by image: a map for each head, layer or method.
+    """Draw attention maps beside their images: a map for each head, layer or method.
 
-    Shares are drawn in multiples of uniform: white is what every patch gets of attention spread
-    evenly, red is more, blue is less. A line holds up to 13 maps; images with one or two maps stand
-    side by side if they share a scale. Notes at the foot explain the colours, the percentage and
-    the marks; the caller names layer, head, query, model and data.
+    Attention weights are drawn in multiples of uniform: white is uniform attention, red is more,
+    blue is less. A line holds up to 13 maps; images with one or two maps stand side by side if they
+    share a scale. Notes at the foot explain the colours, the percentage and the marks; the caller
+    names layer, head, query, model and data.
 
     An overlay lays values above uniform over the image in pale grey, higher ones more opaque, so
     that the image shows where attention is low.
@@ -96,8 +96,8 @@ def attention_figure(
             masked.
         panels: P names: "mean of heads", "head 0", "layer 3".
         labels: B names; may be empty strings.
-        masses: (B, P), the share on tokens without a place in the image, 0 if there are none; if
-            less than 90% is left for patches, that stands below the map: "69% on patches".
+        masses: (B, P), the share on tokens without a place in the image, 0 if there are none; a
+            map with less than 90% on patches has "69% on patches" below it.
         query: (row, column) of the query patch, outlined: one for all images, or one per image.
         scale: "shared" by all maps, so that a strong head looks strong beside a weak one; "row",
             one per image; "log", shared and logarithmic.
@@ -177,7 +177,7 @@ def strongest_figure(
         f"In colour: the fewest patches that together hold {share:.0%} of the attention on patches."
     ]
     if not present.all():
-        notes.append("Masked patches are dimmed too, and not counted.")
+        notes.append("Masked patches are dimmed too and not counted.")
     legend = {"query patch": OUTLINED} if query else {}
     return sheet.figure(tiles, title, subtitle, query, legend=legend, notes=notes + elsewhere)
 
@@ -221,11 +221,9 @@ def masked_figure(
     masked = hidden.cpu().numpy()
     # The weights of a map and the mass beside it sum to 1
     on_visible = (maps.cpu().double().numpy() * ~masked[:, None]).sum((-2, -1))
-    note = (
-        f"%: share of the attention on visible patches, which are {1 - masked.mean():.0%} of all."
-    )
+    note = f"%: attention on visible patches, which are {1 - masked.mean():.0%} of all patches."
     if masses is not None and masses.any():
-        note += f" What is on neither kind of patch stays on {NO_PLACE}."
+        note += f" The attention on neither kind of patch is on {NO_PLACE}."
 
     # Masked patches are grey in the second picture, and crossed in the maps
     tiles = []
@@ -276,8 +274,8 @@ def patch_colours_figure(
     for label, picture, patches in zip(labels, sheet.pictures, colours.numpy(), strict=True):
         tiles.append([Tile(picture, label), Tile(sheet.enlarged(to_bytes(patches)))])
     notes = [
-        "Patches with similar features have similar colours, also across images: red, green and"
-        " blue are the first three principal components. A colour by itself has no meaning."
+        "Patches with similar features have similar colours, across images too: red, green and"
+        " blue are the first three principal components. A colour alone has no meaning."
     ]
     return sheet.figure(tiles, title, subtitle, notes=notes)
 
@@ -438,12 +436,12 @@ def _scaled(
     # The colours, and values beyond the end of the bar
     note = f"Colour: {unit or f'{quantity} in multiples of uniform'}; {SCALES[kind]}."
     if share:
-        note += " 1 is what a patch gets if all get the same"
-        note += "." if overlay else ": white."
+        note += f" 1 is uniform {quantity}"
+        note += "." if overlay else " (white)."
     notes = [note]
     if overlay:
-        start = "Above uniform, the" if share else "The"
-        notes.append(f"{start} map covers the grey image: the higher, the more opaque.")
+        which = "above uniform " if share else ""
+        notes.append(f"Values {which}lie over the grey image; higher ones are more opaque.")
     above = np.concatenate([scale.values[scale.values > scale.top] for scale in scales])
     if above.size:
         part = above.size / (~np.isnan(values)).sum()
@@ -470,5 +468,5 @@ def _on_patches(
     shares = 1 - masses.detach().cpu().double().numpy()
     for image, panel in np.argwhere(shares.round(2) < MOST):
         below[image][1 + panel] = f"{shares[image, panel]:.0%} on patches"
-    note = f"A map with less than {MOST:.0%} of the {quantity} on patches says so;"
-    return below, [f"{note} the remainder is on {NO_PLACE}."]
+    note = f"A percentage below a map is its {quantity} on patches, if less than {MOST:.0%}."
+    return below, [f"{note} The rest is on {NO_PLACE}."]

@@ -1,4 +1,4 @@
-"""What a classifier mixes up, and whether its confidence can be believed."""
+"""The confusion matrix of a classifier, and its calibration."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FEW = 10
 def confusion_figure(
     table: Tensor, class_names: Sequence[str], title: str, subtitle: str
 ) -> Figure:
-    """Draw how often each class was taken for each, in percent of its images.
+    """Draw how often each class was predicted for each, in percent of the images of a class.
 
     A row per class, correct predictions on the diagonal; a cell without images is empty.
 
@@ -80,7 +80,7 @@ def confusion_figure(
     # Axes and colour bar
     axes.tick_params(length=0)
     axes.set_xlabel("predicted class", color=COLOURS.ink)
-    axes.set_ylabel("true class, and its images", color=COLOURS.ink)
+    axes.set_ylabel("true class, number of images", color=COLOURS.ink)
     bar = figure.colorbar(heat, ax=axes, aspect=30, pad=0.03)
     bar.set_ticks([0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1])
     bar.ax.yaxis.set_major_formatter(percent_tick)
@@ -95,7 +95,7 @@ def reliability_figure(
 ) -> Figure:
     """Draw accuracy by confidence, and below it the images per bin.
 
-    On the diagonal, a classifier is right as often as it says. Bins of fewer than `FEW` images are
+    On the diagonal, accuracy equals confidence. Bins of fewer than `FEW` images are
     pale: their accuracy says little.
 
     Args:
@@ -126,7 +126,7 @@ def reliability_figure(
     few = (count > 0) & (count < FEW)
     for chosen, alpha, label in (
         (count >= FEW, 0.85, "accuracy"),
-        (few, 0.3, f"of fewer than {FEW} images"),
+        (few, 0.3, f"accuracy on fewer than {FEW} images"),
     ):
         if chosen.any():
             axes.bar(middles[chosen], accuracy[chosen], alpha=alpha, label=label, **look)
@@ -139,7 +139,7 @@ def reliability_figure(
         linestyle="none",
         markersize=4.5,
         clip_on=False,
-        label="at its mean confidence",
+        label="at the mean confidence",
     )
     axes.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
     axes.xaxis.set_major_formatter(percent_tick)

@@ -23,7 +23,7 @@ from vit.figures.style import (
 
 @dataclass(frozen=True)
 class Curve:
-    """A panel of what a run measured.
+    """A panel of a figure of training curves.
 
     Attributes:
         title: what is shown.
@@ -59,7 +59,7 @@ MARKED = 60
 def curves_figure(
     metrics: Sequence[Mapping[str, Any]], curves: Sequence[Curve], title: str, subtitle: str
 ) -> Figure:
-    """Draw what a run measured, and its learning rate and gradient norm, over the epochs.
+    """Draw the losses and scores of a run, its learning rate and gradient norm, over the epochs.
 
     Args:
         metrics: lines of metrics.jsonl, in order: each has epoch, and either a step's measurements,

@@ -1,4 +1,4 @@
-"""What training did to a model's matrices: the size of their gradients, and how far they moved."""
+"""Gradient norms of a model's weight matrices, and their distances from the initial weights."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ SERIES = (("-", "o"), ("--", "s"), ("-.", "^"), (":", "D"), ((0, (6, 1)), "v"))
 MATRICES = {"W_E": "x", "W_Q": "q", "W_K": "k", "W_V": "v", "W_O": "o", "positions": "position"}
 """The matrices with a colour of their own, as everywhere: name -> meaning in the palette."""
 QUANTITIES = {
-    "gradient_norm": "gradient, before clipping",
-    "drift": "distance from the start, relative to its size",
+    "gradient_norm": "gradient norm, before clipping",
+    "drift": "relative distance from the initial weights",
 }
 """The quantities to draw, and the titles of their panels."""
 DECADES = 4
@@ -38,7 +38,7 @@ DECADES = 4
 def dynamics_figure(steps: Tensor, courses: Courses, title: str, subtitle: str) -> Figure:
     """Draw a panel for each of `QUANTITIES`, with a line for each matrix: the mean over its layers.
 
-    The legend marks a matrix that never got a gradient as frozen: a logarithmic axis shows no 0.
+    The legend marks a matrix whose gradient was always 0 as frozen: a logarithmic axis shows no 0.
 
     Args:
         steps: (records,), from 1.

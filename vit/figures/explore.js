@@ -28,7 +28,7 @@
   const isHidden = (patch, one = image()) => one.hidden !== null && one.hidden[patch] === "1";
   const canRoll = () => state.part === "encoder" && part().layers[state.layer] === state.layer; // no earlier layer is missing
 
-  /** Which picture is shown: the one asked for, if this image has it. */
+  /** Which version of the image is shown: the chosen one, if this image has it. */
   function pictureNow() {
     const has = { photo: photos[state.image], seen: image().hidden, filled: image().filled };
     return has[state.shown] ? state.shown : "original";
@@ -40,7 +40,7 @@
     return state.part === "encoder" ? all.filter((patch) => !isHidden(patch, one)) : all;
   }
 
-  /** The hidden patches among the decoder's tokens; dots mark them. */
+  /** The masked patches among the decoder's tokens; dots mark them. */
   const dotted = () => (state.part === "decoder" ? tokenPatches().filter((patch) => isHidden(patch)) : []);
 
   // ---- Weights -----------------------------------------------------------------------------------------------------
@@ -426,7 +426,7 @@
     $("picture-pixels").classList.toggle("faded", state.over && seen !== null);
     paint($("picture-map"), seen, top, state.opacity / 100);
     drawBar(top);
-    document.querySelector(".bar").hidden = !seen; // a hidden patch has no query: no map, no scale
+    document.querySelector(".bar").hidden = !seen; // a masked patch has no query: no map, no scale
     drawNumbers(seen, ranked);
     shownNow = [seen, ranked];
     outline(mapOverlay, [], dotted());
@@ -491,7 +491,7 @@
     const across = columns * Math.round((SIDE * width) / longer / columns), down = rows * Math.round((SIDE * height) / longer / rows);
     const canvas = document.createElement("canvas"), context = canvas.getContext("2d"), room = 2 * across + MARGIN;
     const font = context.font = `15px ${style.fontFamily}`, lines = caption(context, room);
-    const base = down + MARGIN + (shownNow[0] ? 64 : 28); // of the first line; a hidden patch has no map, so no bar
+    const base = down + MARGIN + (shownNow[0] ? 64 : 28); // of the first line; a masked patch has no map, so no bar
     [canvas.width, canvas.height] = [room + 2 * MARGIN, base + LINE * (lines.length - 1) + 32];
     context.fillStyle = style.backgroundColor;
     context.fillRect(0, 0, canvas.width, canvas.height);
@@ -757,7 +757,7 @@
     make("div", make("span", button, undefined, "meter"));
     button.addEventListener("click", () => set({ query: -1 - i, pinned: true }));
   }
-  if (isHidden(state.query)) { // begin at the visible patch nearest to the centre: a hidden one shows nothing
+  if (isHidden(state.query)) { // begin at the visible patch nearest to the centre: a masked one shows nothing
     const away = (patch) => Math.hypot(rowOf(patch) - (rows - 1) / 2, columnOf(patch) - (columns - 1) / 2);
     state.query = lastPatch = tokenPatches().sort((a, b) => away(a) - away(b))[0];
   }

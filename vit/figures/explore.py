@@ -1,4 +1,4 @@
-"""An interactive page: one HTML file that opens from disk and shows where every patch looks.
+"""An interactive page of attention maps: one HTML file that opens from disk.
 
 Weights are stored as 8-bit codes, `round(255 sqrt(w))`: half of a typical map lies below 1 / 255,
 which linear codes would make zero. Row sums survive without being stored: the reader adds one shift
@@ -41,7 +41,7 @@ DARK_PALETTE = matplotlib.colormaps["magma"](np.arange(256), bytes=True)[:, :3]
 
 @dataclass(frozen=True)
 class Moment:
-    """The attention of one state of a model, a checkpoint, on B images.
+    """The attention of a model on B images, at one checkpoint.
 
     Attributes:
         name: e.g. "epoch 3"; may be empty if there is only one.
@@ -78,7 +78,7 @@ def explore_page(
     Equal input gives equal text.
 
     Args:
-        moments: the states of the model, in the order of training; a slider goes through them.
+        moments: the checkpoints of the model, in the order of training, for a slider.
         names: of the images, any text.
         images: uint8 (B, C, H, W), C 1 or 3, as the model takes them.
         hidden: bool (B, rows, columns), True for masked patches, equally many in each image; None
@@ -155,8 +155,8 @@ def explore_page(
     size = len(page.encode())
     if size > limit:
         raise UserError(
-            f"the page would be {size / 1e6:.2f} MB, above {limit / 1e6:.2f} MB; leave out some of"
-            f" its {len(last.weights) + len(last.decoder)} layers (--layers, --part encoder),"
+            f"the page would have {size / 1e6:.2f} MB, above {limit / 1e6:.2f} MB; leave out some"
+            f" of its {len(last.weights) + len(last.decoder)} layers (--layers, --part encoder),"
             f" {len(names)} images (--count) or {len(moments)} checkpoints (--snapshots)"
         )
     return page
@@ -205,7 +205,7 @@ def opening(
         on_patches = weights[layer][:, :, prefix:, prefix:].detach().cpu().double()
         share = on_patches / on_patches.sum(-1, keepdim=True).clamp(min=1e-12)
 
-        # A head that looks at something in particular, of its own choice, in each image
+        # Heads that attend to few patches, and to other ones in each image
         qualifies = (_mean(on_patches) >= 0.5) & (_mean(share * near) <= 0.5)
         if hidden is None and len(share) > 1:
             qualifies &= _mean(torch.minimum(share[1:], share[:-1])) <= 0.5
@@ -217,7 +217,7 @@ def opening(
 
 
 def _mean(parts: Tensor) -> Tensor:
-    """Return what each head gives to all keys, as a mean over images and queries: (h,)."""
+    """Return the sum over keys, as a mean over images and queries, of each head: (h,)."""
     return parts.sum(-1).mean((0, 2))
 
 

@@ -1,4 +1,4 @@
-"""Figures made of images: reconstructions, colours of patches, sheets of a data set."""
+"""Figures of images: reconstructions, mistakes, and contact sheets of a data set."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def reconstruction_figure(
 def mistakes_figure(
     images: Tensor, mistakes: Sequence[Mapping[str, Any]], title: str, subtitle: str
 ) -> Figure:
-    """Draw images between their class and what a classifier takes them for.
+    """Draw wrongly classified images between their class and the prediction.
 
     Args:
         images: uint8 (M, C, H, W).
@@ -71,7 +71,7 @@ def mistakes_figure(
         prediction = f"{mistake['predicted']}, {mistake['confidence']:.0%}"
         tiles.append(Tile(picture, mistake["class"], prediction))
     rows = [tiles[start : start + 6] for start in range(0, len(tiles), 6)]
-    notes = ["Above each image stands its class, below it the prediction with its confidence."]
+    notes = ["Above each image: its class. Below: the prediction and its confidence."]
     return mosaic(rows, with_size(title, images.shape[2:]), subtitle, notes=notes)
 
 

@@ -28,7 +28,7 @@ AROUND_UNIFORM = LinearSegmentedColormap.from_list(
     ],
     N=512,
 )
-"""The colours of shares: blue below uniform, white at uniform, red above it."""
+"""The colours of attention weights: blue below uniform, white at uniform, red above it."""
 LEAST_TOP = 3.0
 """Multiples of uniform where a scale of shares ends at the earliest: small differences are pale."""
 

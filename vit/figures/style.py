@@ -50,13 +50,13 @@ COLOURS = SimpleNamespace(
     paper="white",
     ink=PALETTE["ink"],
     quiet=PALETTE["quiet"],
-    absent=PALETTE["absent"],  # a patch hidden from the model, and the stroke across it
+    absent=PALETTE["absent"],  # a masked patch, and the stroke across it
     stroke=PALETTE["absent-stroke"],
     # Blue, orange, green, purple, brown: distinct in the common kinds of colour blindness
     series=[PALETTE[name] for name in ("x", "q", "k", "v", "position")],
     colours="Reds",  # from near white to dark: low values recede, and lightness falls all the way
 )
-"""The colours of pictures: main and secondary text, series, the map of values."""
+"""The colours of figures: main and secondary text, series, the map of values."""
 
 
 def read_sheet() -> Any:

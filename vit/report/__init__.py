@@ -1,1 +1,1 @@
-"""What a run, finished or not, shows: its pictures, its page, and a comparison with other runs."""
+"""Figures and the report of a run, finished or not, and a comparison with other runs."""

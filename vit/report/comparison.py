@@ -1,4 +1,4 @@
-"""`vit compare`: finished runs side by side, with the settings that differ and the scores."""
+"""`vit compare`: a table of finished runs with the settings that differ and the scores."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TARGET = {
     "model.patch_size",
     "model.image_size",
 }
-"""Settings that say what a pretraining's loss is measured against: others are not comparable."""
+"""Settings that define the target of reconstruction: losses are comparable if these are equal."""
 
 Row = dict[str, str]
 Group = list[RunRecord]
@@ -31,7 +31,7 @@ def read_finished(folder: Path) -> RunRecord:
     record = read_run(folder)
     if not record.summary:
         raise RunError(
-            f"{folder} holds no finished run: summary.json is missing; finish it with --resume"
+            f"{folder} is not a finished run: summary.json is missing; finish it with --resume"
         )
     return record
 
@@ -97,7 +97,7 @@ def setting_cell(run: RunRecord, key: str) -> str:
 
 
 def scores_of(run: RunRecord, targets: Collection[str]) -> dict[str, tuple[Measure, float]]:
-    """Return what a run measured, by column: its own scores, and linear probes on its own images.
+    """Return the scores of a run by column: its own, and linear probes on its own images.
 
     Losses of runs that differ in `targets`, some of TARGET, stand in columns of their own.
     """

@@ -1,4 +1,4 @@
-"""The curves of a run, by what its objective measures."""
+"""The training curves of a run, which depend on its objective."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def curves_of(
 
     Args:
         settings: by "section.key".
-        data: `Dataset.facts`; empty if nobody knows.
+        data: `Dataset.facts`; empty if unknown.
         scores: what was measured at the end; empty if the run is not finished.
         metrics: lines of metrics.jsonl.
     """
@@ -45,7 +45,7 @@ def curves_of(
     loss = level_lines("reconstruction", "loss")
     accuracy = level_lines("head", "accuracy")
     curves_by_measure = {
-        "reconstruction": [Curve("loss over the masked patches", masked_loss, "val_loss", loss)],
+        "reconstruction": [Curve("loss on masked patches", masked_loss, "val_loss", loss)],
         "knn": [Curve("nearest neighbours", "", "val_knn_accuracy", neighbours, share=True)],
         "head": [
             Curve("cross-entropy", "loss", "val_loss", level_lines("head", "cross_entropy")),
@@ -56,13 +56,13 @@ def curves_of(
     for measure in CLASSES.get(settings["train.objective"], Objective).measures:
         curves += curves_by_measure.get(measure, [])
 
-    # how often an image's other view is found, beside how often a guess would find it
+    # the accuracy of finding an image's other view, and that of a guess
     if contrast:
         lines = {}
         if data:
             views = 2 * min(settings["train.batch_size"], data["train_images"])
-            lines["by guessing"] = 1 / (views - 1)
-        title = "other view found among the batch's"
+            lines["chance"] = 1 / (views - 1)
+        title = "accuracy of finding the other view in the batch"
         curves.insert(1, Curve(title, "pair_accuracy", lines=lines, share=True))
 
     # a curve of held-out images alone needs a run that has measured them

@@ -1,6 +1,6 @@
 """`vit report`: one page about a run that opens from disk, without a server, a network or a script.
 
-It shows the folder's pictures as they are, and what its files say; report.html, a jinja2 template,
+It shows the figures and the contents of the files in the folder; report.html, a jinja2 template,
 is the page.
 """
 
@@ -43,7 +43,7 @@ PICTURES = (
     "curves",
     "dynamics",
 )
-"""The stems of the pictures in a run's folder that the page shows."""
+"""The stems of the figures in a run's folder that the page shows."""
 
 
 def write_report(record: RunRecord, out: Path) -> int:
@@ -69,9 +69,9 @@ def report_page(record: RunRecord, out: Path | None = None) -> str:
     """
     # What was trained
     settings = record.settings
-    kind = "pretraining"
+    kind = "Pretraining run"
     if record.learns_labels:
-        kind = "classification"
+        kind = "Fine-tuning run" if settings["model.init"] else "Classification run"
     patch = pair(settings["model.patch_size"])
 
     # The architecture: what is not set follows from the preset

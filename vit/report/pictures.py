@@ -1,4 +1,4 @@
-"""The pictures in a run's folder, drawn at its end."""
+"""The figures in a run's folder, drawn at the end of the run."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ MATRICES: dict[str, tuple[str, ...]] = {
 
 
 def draw_pictures(run: Run, folder: RunFiles, scores: Scores) -> None:
-    """Draw what was measured, attention, curves, and dynamics if recorded, into a run's folder.
+    """Draw the figures of a run into its folder.
 
     Args:
         run: at its last step.
@@ -55,7 +55,7 @@ def draw_pictures(run: Run, folder: RunFiles, scores: Scores) -> None:
     """
     epochs = plural(run.config.train.epochs, "epoch")
     training = f"{epochs} on {plural(len(run.data.train), 'image')}"
-    # data, images and epochs, below the title of every picture
+    # data, images and epochs, below the title of every figure
     caption = f"{run.data.name}, {run.data.tested_on} · {training}"
     if "reconstruction" in run.objective.measures:
         draw_reconstructions(run, folder, caption)
@@ -77,8 +77,8 @@ def draw_pictures(run: Run, folder: RunFiles, scores: Scores) -> None:
 
 
 def draw_reconstructions(run: Run, folder: RunFiles, caption: str) -> None:
-    """Draw reconstructions.png: test images, what the model sees of them, and what it fills in."""
-    # Fill some test images in, under masks that are always the same
+    """Draw reconstructions.png: test images, their visible patches, and the reconstructions."""
+    # Masks that are always the same
     mask = run.config.mask
     test = run.data.test
     images = test.subset(test.showcase(RECONSTRUCTED))
@@ -91,10 +91,10 @@ def draw_reconstructions(run: Run, folder: RunFiles, caption: str) -> None:
     caption += f" · {mask.kind} mask, {masked} of {patches} patches masked"
     if result.from_normalized:
         caption += (
-            " · the model predicts normalised patches: their brightness and contrast are estimated"
-            " from the visible patches around, not taken from the original"
+            " · the model predicts normalised patches: brightness and contrast are estimated from"
+            " the visible patches around"
         )
-    title = "Filled in from what is visible"
+    title = "Reconstructions of masked patches"
     figure = draw.reconstruction_figure(
         result.original, result.filled, result.hidden, images.label_names, title, caption
     )
@@ -116,7 +116,7 @@ def draw_classification(row: Row, test: ImageSet, folder: Path, caption: str) ->
     accuracy = MEASURES["head", "accuracy"].write_with_error(row["accuracy"], row["images"])
     caption += f" {accuracy}"
     error = row["expected_calibration_error"]
-    title = "Can its confidence be trusted?"
+    title = "Calibration: accuracy by confidence"
     figures = {"reliability": draw.reliability_figure(row["reliability"], error, title, caption)}
     table = read_confusion(row["confusion"])
     if len(table) <= MOST_DRAWN:
@@ -126,7 +126,7 @@ def draw_classification(row: Row, test: ImageSet, folder: Path, caption: str) ->
     mistakes = row.get("mistakes")
     if mistakes:
         images = test.images[torch.tensor([mistake["image"] for mistake in mistakes])]
-        title = "The surest mistakes"
+        title = "Most confident mistakes"
         figures["mistakes"] = draw.mistakes_figure(images, mistakes, title, caption)
     for stem, figure in figures.items():
         draw.save_figure(figure, folder / f"{stem}.png")
@@ -134,7 +134,7 @@ def draw_classification(row: Row, test: ImageSet, folder: Path, caption: str) ->
 
 
 def draw_attention(run: Run, folder: RunFiles, caption: str) -> None:
-    """Draw attention.png: what the last layer attends to in some test images, head by head."""
+    """Draw attention.png: attention of the last layer on some test images, head by head."""
     test = run.data.test
     encoder = run.result.encoder
     images = test.subset(test.showcase(ATTENDED))
@@ -144,13 +144,13 @@ def draw_attention(run: Run, folder: RunFiles, caption: str) -> None:
     maps, prefix_mass = last_attention(encoder, inputs, query)
 
     # A patch that is the query is outlined
-    title = "What the class token attends to"
+    title = "Attention of the class token"
     patch = None
     if query == "mean":
-        title = "What the patches, on average, attend to"
+        title = "Attention of the patches, on average"
     elif isinstance(query, tuple):
         patch = query
-        title = f"What the patch in row {patch[0]}, column {patch[1]} (outlined) attends to"
+        title = f"Attention of the patch in row {patch[0]}, column {patch[1]} (outlined)"
     last = len(encoder.blocks) - 1
     caption += f" · layer {last} of 0 to {last}, whole images"
     names = ["mean of heads", *(f"head {head}" for head in range(maps.shape[1] - 1))]
@@ -164,7 +164,7 @@ def draw_attention(run: Run, folder: RunFiles, caption: str) -> None:
 def last_attention(
     encoder: VisionTransformer, inputs: Tensor, query: str | tuple[int, int]
 ) -> list[Tensor]:
-    """Return what a query attends to in the last layer, the mean of the heads before each.
+    """Return the attention of a query in the last layer, the mean of the heads before each head.
 
     Args:
         inputs: normalised (B, C, H, W), on the encoder's device.
@@ -183,7 +183,7 @@ def last_attention(
 
 
 def draw_dynamics(dynamics: Dynamics, folder: RunFiles, caption: str) -> None:
-    """Draw dynamics.png: how strongly each matrix was trained, and how far it moved."""
+    """Draw dynamics.png: gradient norm and movement of each kind of weight matrix."""
     # A line is the mean of its matrices over the layers; a model may lack some matrices
     recorded = dynamics.names("encoder")
     courses: dict[str, dict[str, Tensor]] = {}
@@ -199,7 +199,7 @@ def draw_dynamics(dynamics: Dynamics, folder: RunFiles, caption: str) -> None:
     figure = draw.dynamics_figure(
         dynamics.steps,
         courses,
-        "How strongly each matrix is trained, and how far it moves",
-        f"{caption} · encoder, mean over layers · layer by layer: dynamics.jsonl",
+        "Gradients and movement of the weight matrices",
+        f"{caption} · encoder, means over layers · each layer: dynamics.jsonl",
     )
     draw.save_figure(figure, folder.dynamics_picture)

@@ -1,4 +1,4 @@
-"""The record of a run: what its folder says, for tables and pages."""
+"""The record of a run: the contents of its folder, for tables and pages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RunRecord:
         summary: summary.json; empty if the run is not finished.
         results: every results.json of `vit evaluate` on the run's own weights, by its folder within
             the run folder.
-        notes: what was left out, and why.
+        notes: files that were left out, and why.
     """
 
     files: RunFiles
@@ -144,9 +144,11 @@ def read_run(path: Path) -> RunRecord:
         # There are no final weights yet to compare with
         if not record.summary:
             moment = "at this step or before"
-            record.notes.append(f"{file} was measured while this run was under way, {moment}")
+            record.notes.append(f"{file} was measured before the end of this run, {moment}")
         elif record.summary.get("content_hash") != results.get("content_hash"):
-            record.notes.append(f"{file} measured other weights than the run's and is left out")
+            record.notes.append(
+                f"{file} is left out: it measured other weights than this run's"
+            )
             continue
         record.results[name] = results
     return record

@@ -1,4 +1,4 @@
-"""What a run measured, for its page: the scores at the top, and bar charts beside the baselines."""
+"""The scores of a run for its page: the key scores at the top, and bar charts with baselines."""
 
 from __future__ import annotations
 
@@ -16,21 +16,17 @@ from vit.report.record import RunRecord
 MIXED_UP = 5
 """Pairs of classes to name as most often confused."""
 
-# The number as text, its error or "", what it is, and what it means
+# The number as text, its error or "", its name, and the images and baselines
 KeyScore = tuple[str, str, str, str]
 # A bar is its name, its length in percent of the longest, and its value as text
 Bar = tuple[str, str, str]
 
 METHODS = {
-    "head": ("accuracy", "Accuracy: higher is better", "of {} are classified correctly"),
-    "reconstruction": (
-        "loss",
-        "Loss on masked patches: lower is better",
-        "on masked patches of {}",
-    ),
-    "knn": ("accuracy", "Classes by nearest neighbours: higher is better", "without labels, on {}"),
+    "head": ("accuracy", "Accuracy: higher is better"),
+    "reconstruction": ("loss", "Loss on masked patches: lower is better"),
+    "knn": ("accuracy", "Nearest-neighbour accuracy: higher is better"),
 }
-"""The methods that a page shows: the key of what its baselines are of, a caption, a meaning."""
+"""The methods that a page shows: the measure that has baselines, and a caption."""
 
 
 def duration(seconds: float) -> str:
@@ -39,22 +35,24 @@ def duration(seconds: float) -> str:
 
 
 def key_scores(record: RunRecord) -> list[KeyScore]:
-    """Return the most telling scores; of a run that is not finished, those so far."""
+    """Return the key scores of a run, or its progress if it is not finished."""
     summary = record.summary
     if not summary:
         return scores_so_far(record)
     scores = []
-    for method, (key, _, meaning) in METHODS.items():
+    for method, (key, _) in METHODS.items():
         if method not in record.scores:
             continue
         row = record.scores[method][0]
         measure = MEASURES[method, key]
-        parts = [meaning.format(record.tested), write_baselines(row, measure)]
+        meaning = f"on {record.tested}"
+        if row["baselines"]:
+            meaning += f"; baselines: {write_baselines(row, measure)}"
         number = measure.write(row[key], row["images"])
         error = measure.write_error(row[key], row["images"])
-        scores.append((number, error, measure.short, "; ".join(filter(None, parts))))
+        scores.append((number, error, measure.label, meaning))
     speed = f"{summary['images_per_second']:,.0f} images/s"
-    return [*scores, (duration(summary["seconds"]), "", "of training", speed)]
+    return [*scores, (duration(summary["seconds"]), "", "training time", speed)]
 
 
 def scores_so_far(record: RunRecord) -> list[KeyScore]:
@@ -68,7 +66,7 @@ def scores_so_far(record: RunRecord) -> list[KeyScore]:
     share = f"{last['epoch'] / epochs:.0%}"
     step = f"at step {last['step']:,}, on augmented images"
     return [
-        (share, "", "of the run", f"epoch {last['epoch']:.1f} of {epochs}"),
+        (share, "", "of the epochs", f"epoch {last['epoch']:.1f} of {epochs}"),
         (f"{last['loss']:.3f}", "", "training loss", step),
         (f"{last['images_per_second']:,.0f}", "", "images/s", "so far"),
     ]
@@ -77,7 +75,7 @@ def scores_so_far(record: RunRecord) -> list[KeyScore]:
 def charts_of(record: RunRecord) -> list[tuple[str, list[Bar]]]:
     """Return a chart for each method that measured a finished run: caption and bars."""
     charts = []
-    for method, (key, caption, _) in METHODS.items():
+    for method, (key, caption) in METHODS.items():
         rows = record.scores.get(method)
         if not rows:
             continue
@@ -95,13 +93,13 @@ def charts_of(record: RunRecord) -> list[tuple[str, list[Bar]]]:
 
 
 def mistakes_of(record: RunRecord) -> list[tuple[str, str, str, str]]:
-    """Return the surest mistakes: file, class, prediction, confidence."""
+    """Return the most confident mistakes: file, class, prediction, confidence."""
     rows = record.scores.get("head", [])
     return [write_mistake(mistake) for row in rows[:1] for mistake in row.get("mistakes", [])]
 
 
 def confused_classes(record: RunRecord) -> list[tuple[str, str, str]]:
-    """Return the pairs of classes with the most mistakes: class, prediction, images of how many."""
+    """Return the pairs of classes with the most mistakes: class, prediction, "3 of 4" images."""
     if "head" not in record.scores:
         return []
     # 10,000 classes have 100 million cells, few with a count
@@ -119,8 +117,6 @@ def confused_classes(record: RunRecord) -> list[tuple[str, str, str]]:
     pairs = []
     for cell in wrong[order[:MIXED_UP]].tolist():
         label = int(labels[cell])
-        count = int(counts[cell])
-        total = int(images[label])
-        share = f"{count:,} of {total:,} ({count / total:.0%})"
+        share = f"{counts[cell]:,} of {images[label]:,}"
         pairs.append((names[label], names[int(predicted[cell])], share))
     return pairs
