@@ -146,9 +146,7 @@ def read_run(path: Path) -> RunRecord:
             moment = "at this step or before"
             record.notes.append(f"{file} was measured before the end of this run, {moment}")
         elif record.summary.get("content_hash") != results.get("content_hash"):
-            record.notes.append(
-                f"{file} is left out: it measured other weights than this run's"
-            )
+            record.notes.append(f"{file} is left out: it measured other weights than this run's")
             continue
         record.results[name] = results
     return record
