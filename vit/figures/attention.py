@@ -466,7 +466,10 @@ def _on_patches(
         return below, []
     # As written: 89.7% is 90%, and not below it
     shares = 1 - masses.detach().cpu().double().numpy()
-    for image, panel in np.argwhere(shares.round(2) < MOST):
+    few = np.argwhere(shares.round(2) < MOST)
+    for image, panel in few:
         below[image][1 + panel] = f"{shares[image, panel]:.0%} on patches"
+    if not few.size:
+        return below, []
     note = f"A percentage below a map is its {quantity} on patches, if less than {MOST:.0%}."
     return below, [f"{note} The rest is on {NO_PLACE}."]

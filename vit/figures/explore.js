@@ -323,7 +323,7 @@
       context.imageSmoothingEnabled = width > 32;
       context.drawImage(from, columnOf(patch) * width, rowOf(patch) * height, width, height, 0, 0, 32, thumb.height);
       name.append(`${rowOf(patch)}, ${columnOf(patch)} `);
-      make("small", name, (patch === state.query ? "itself " : "") + (isHidden(patch) ? "masked" : ""));
+      make("small", name, [patch === state.query && "itself", isHidden(patch) && "masked"].filter(Boolean).join(", "));
       make("td", row, percent(share), "number");
       const bar = make("div", make("td", row, undefined, "meter"));
       bar.style.width = `${Math.min((100 * share) / top, 100)}%`;
