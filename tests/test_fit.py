@@ -322,4 +322,4 @@ def test_a_resumed_run_still_says_that_its_images_are_others(config, tmp_path):
     assert (written.data.source, written.data.name) == ("scenes", "")
     run = fit(written, folder, resume=True)
     assert run.summary["data"]["name"] == "Scenes"
-    assert run.summary["data"]["warning"].startswith("mine is not available")
+    assert run.summary["data"]["warning"].startswith("mine (cifar-10-python.tar.gz) is not in ")

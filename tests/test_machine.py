@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ import vit.machine
 from vit.config import RunConfig
 from vit.device import Compute, usable_cores
 from vit.errors import ConfigError
-from vit.machine import bf16_pays, choose_compute
+from vit.machine import bf16_pays, choose_compute, choose_device
 
 CPU = torch.device("cpu")
 
@@ -40,6 +41,19 @@ def test_device_that_is_not_there_is_refused_in_one_line(machine):
     with pytest.raises(ConfigError, match=r"^run\.device: 'cuda' [^\n]*mps, cpu[^\n]*$"):
         choose_compute(RunConfig(device="cuda"))
     assert choose_compute(RunConfig(device="cpu"), precision="fp32").device.type == "cpu"
+
+
+@pytest.mark.parametrize("cuda", [None, "12.8"])
+def test_a_cpu_build_beside_an_nvidia_card_is_said_with_the_remedy(
+    cuda, tmp_path, monkeypatch, machine
+):
+    machine()
+    monkeypatch.setattr(vit.machine, "NVIDIA_DRIVER", tmp_path)
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    with warnings.catch_warnings(record=True, action="always") as found:
+        choose_device("auto")
+    said = [str(warning.message) for warning in found if "--force-reinstall" in str(warning)]
+    assert len(said) == (cuda is None)
 
 
 @pytest.mark.parametrize(

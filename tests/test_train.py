@@ -433,7 +433,5 @@ def test_first_command_of_the_readme_runs_without_cifar_and_says_so(tmp_path, ru
     folder = tmp_path / "runs" / "quickstart"
     assert names(folder) - {".lock"} == PROMISED | DYNAMICS
     summary = json.loads((folder / "summary.json").read_text())
-    warning = " ".join(done.err.split())
-    assert warning.count("WARNING: ") == 1
-    assert "Warning" not in warning
-    assert summary["data"]["warning"] in warning
+    assert done.err.count("Scenes images instead") == 1
+    assert summary["data"]["warning"] in done.err

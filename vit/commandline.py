@@ -1,4 +1,4 @@
-"""What programs of this project share: how one starts and ends, what an option takes, its parser.
+"""Shared by the programs of this project: how one starts and ends, and its options' parser.
 
 Nothing here imports torch, so that `--help` answers at once.
 """
@@ -161,15 +161,28 @@ SETTINGS: tuple[Option, ...] = (
         "--config FILE",
         str,
         [],
-        "YAML file with settings, or the name of one of the package; of several, the later wins",
+        "YAML file with settings, or the name of one in configs/; of several, the last one wins",
     ),
     (
         "--data NAME|FOLDER",
         str,
         None,
-        "cifar10, cifar100, scenes or a folder of images: data.source and data.root in one",
+        "cifar10, cifar100, scenes or a folder of images (sets data.source and data.root)",
     ),
 )
+
+
+OTHER_NAMES = {
+    "output": ("--out",),
+    "output_dir": ("--out",),
+    "lr": ("--optim.blr",),
+    "learning_rate": ("--optim.blr",),
+    "optimizer": ("--optim.name",),
+    "model": ("--model.init", "CHECKPOINT, which needs no option"),
+    "model_name": ("--model.init", "CHECKPOINT, which needs no option"),
+    "pretrained": ("--model.init", "CHECKPOINT, which needs no option"),
+}
+"""What timm's, Hugging Face's and MAE's programs call an option: the first that a command has."""
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -197,9 +210,9 @@ class Parser(OneLineParser):
         usual = self.add_argument_group("usual settings")
         if models == SECTIONS:
             self._action_groups.insert(0, self._action_groups.pop())
-        for words, *details in options:
-            is_usual = models == SECTIONS and words.partition(" ")[0].strip("-") in USUAL
-            add_option(usual if is_usual else self, words, *details)
+        for option in options:
+            is_usual = models == SECTIONS and option[0].partition(" ")[0].strip("-") in USUAL
+            add_option(usual if is_usual else self, *option)
 
         # Without a value, a field stays out of the options: a file or its default decides
         for model in models:
@@ -225,6 +238,11 @@ class Parser(OneLineParser):
         if unknown:
             name = unknown[0].partition("=")[0]
             near = did_you_mean(name, self._option_string_actions)
+            # What other programs call it
+            for meant in OTHER_NAMES.get(name.replace("-", "_").strip("_"), ()):
+                if meant in self._option_string_actions or not meant.startswith("-"):
+                    near = f"; did you mean {meant}?"
+                    break
             self.error(f"unrecognized arguments: {name}{near}")
         options.program = self.prog
         options.command_line = f"{self.prog} {shlex.join(argv)}"
@@ -303,8 +321,10 @@ def named_data(data: str | None, root: str = "data") -> dict[str, Any]:
             )
         return {"source": data, "root": root}
     if not data or not user_path(data).is_dir():
+        folders = [f"{folder.parent / folder.name}" for folder in Path(data).parent.glob("*/")]
         names = ", ".join(BUILT_IN)
-        raise ConfigError("--data", f"{data!r} is neither {names} nor a folder of images")
+        near = did_you_mean(data, [*BUILT_IN, *folders])
+        raise ConfigError("--data", f"{data!r} is neither {names} nor a folder of images{near}")
     return {"source": "folder", "root": data}
 
 
@@ -347,10 +367,10 @@ def output_file(
 
 
 def refuse_among_images(place: Path, data: str) -> None:
-    """Refuse to write pictures, by `--out`, into a folder of images: they would become some.
+    """Refuse to write figures, by `--out`, into a folder of images: they would be among them.
 
     Args:
-        place: the folder of the pictures; it need not exist.
+        place: the folder of the figures; it need not exist.
         data: a folder of images; the name of other data is no such place.
     """
     images = Path(os.path.realpath(user_path(data)))
@@ -361,6 +381,4 @@ def refuse_among_images(place: Path, data: str) -> None:
     if any(RunFiles(place).showcase.exists() for place in within):
         return
     problem = f"{place} is within the folder of the images, {data}"
-    raise ConfigError(
-        f"--out: {problem}, of which its pictures would become some; name another folder"
-    )
+    raise ConfigError(f"--out: {problem}; name another, or its figures would be among them")

@@ -267,22 +267,23 @@ class ViTConfig(Settings):
 
     # Images
     image_size: Square = (32, 32)
-    """pixels: one number for squares, or [height, width]; other images are cropped to that shape
-    and resized"""
+    """size of the model's input in pixels: one number for squares, or [height, width]; other images
+    are cropped to that shape and resized"""
     patch_size: Square = (4, 4)
-    """pixels: one number for squares, or [height, width]; divides the image"""
+    """size of a patch in pixels: one number for squares, or [height, width]; must divide
+    image_size"""
     channels: Units = 3
-    """channels of the images"""
+    """number of image channels"""
 
     # Size
     embed_dim: Units = 192
     """width of the tokens, a multiple of num_heads"""
     depth: Units = 12
-    """number of blocks"""
+    """number of layers"""
     num_heads: Units = 3
-    """attention heads per block"""
+    """attention heads per layer"""
     mlp_ratio: PositiveFloat = 4.0
-    """hidden width of the MLPs / width of the tokens"""
+    """hidden width of the MLPs, as a multiple of the tokens' width"""
 
     # Tokens beside the patches, and positions
     class_token: bool = True
@@ -290,36 +291,37 @@ class ViTConfig(Settings):
     registers: NoneOrMore = 0
     """number of register tokens after the class token (Darcet et al. 2024)"""
     pos_embed: Literal["learned", "sincos"] = "learned"
-    """positions: a learned table, or the fixed 2-D sin-cos one"""
+    """position embedding: a learned table, or the fixed 2-D sin-cos one"""
     no_embed_class: bool = False
-    """give positions to the patches only, not to class token and registers (timm's name)"""
+    """add positions to the patches only, not to class token and registers (timm's name)"""
 
-    # Blocks
+    # Layers
     qkv: Literal["linear", "identity"] = "linear"
     """linear: Q = X W_Q, K = X W_K, V = X W_V; identity: Q = K = V = X, without the three
     matrices"""
     qkv_bias: bool = True
-    """give the three maps a bias"""
+    """add a bias to Q, K and V"""
     layer_scale: Number | None = None
     """initial value of a learned scale on each residual branch of the encoder; null: none"""
     drop_path: BelowOne = 0.0
-    """stochastic depth: probability of dropping the encoder's last residual branch, rising linearly
-    from 0 at the first"""
+    """stochastic depth: probability of dropping a residual branch of the encoder; rises linearly
+    from 0 in the first layer to this value in the last"""
 
     # The head of a classifier
     global_pool: Literal["avg", "token"] = "avg"
-    """what a classifier reads: the mean of the patches, or the class token"""
+    """input of the classification head: the mean of the patches (average pooling), or the class
+    token"""
     fc_norm: bool = False
     """apply the final norm after pooling, as MAE's fine-tuning does, instead of before it (timm's
     name)"""
     num_classes: NoneOrMore = 0
     """outputs of the classification head; 0: no head"""
 
-    # Blocks of other families
+    # Layers of other families
     qk_norm: bool = False
-    """normalise queries and keys, head by head (Dehghani et al. 2023)"""
+    """normalise queries and keys in each head (Dehghani et al. 2023)"""
     mlp: Literal["gelu", "swiglu"] = "gelu"
-    """kind of MLP: with a GELU, or gated (SwiGLU, Shazeer 2020)"""
+    """MLP with a GELU, or gated (SwiGLU, Shazeer 2020)"""
     norm_eps: Within = 1e-6
     """eps of all norms: 1e-6 in timm, MAE and DINO, often 1e-12 in transformers; torch's 1e-5 moves
     features by 1e-4"""
@@ -396,69 +398,68 @@ class DecoderConfig(Settings):
 
 # --- The sections, as in config.yaml --------------------------------------------------------------
 class DataConfig(Settings):
-    """Where the images come from, and which of them are used."""
+    """The training data."""
 
     section = "data"
 
     # What is read
     source: Source = "cifar10"
-    """what to train on: CIFAR, a folder of your own images, the built-in Scenes, or (dataset) the
-    data passed to vit.fit"""
+    """training data: CIFAR, a folder of your own images, the built-in Scenes, or (dataset) the data
+    passed to vit.fit"""
     root: FolderName = "data"
-    """folder that holds (or receives) CIFAR's archive, or your folder of images"""
+    """your folder of images, or the folder of CIFAR's archive"""
     name: str = ""
-    """name of the data in outputs; empty: the source's own"""
+    """name of the data in outputs; empty: the name of the source"""
     download: bool = True
     """download CIFAR if it is not in data.root"""
     fallback: Literal["stop", "scenes"] = "stop"
-    """if CIFAR is not on disk and cannot be downloaded: stop, or warn and train on Scenes"""
+    """without CIFAR on disk and without a network: stop, or train on Scenes"""
 
     # Which of its images are used
     limit: NonNegative = 0
-    """use only so many training images, and at most as many test images, spread over all; 0: all"""
+    """number of training images to use, and at most as many test images; 0: all"""
     val_size: NonNegative = 0
-    """about how many training images are held out, to choose settings by; test images stay unseen;
-    0: none"""
+    """number of training images to hold out, approximately; the run is measured on them instead of
+    the test images, to choose settings; 0: none"""
     labels: Share = 1.0
-    """classification: share of the training images that have labels; only these are trained on"""
+    """classification: fraction of the training images to train on, as if only these had labels"""
 
     # How image files are read
     on_bad_image: OnBadImage = "stop"
-    """if an image of a folder or data set cannot be read: stop and name it, or skip and list it"""
+    """unreadable images: stop at the first, or skip and list them"""
     cache: FolderName = "~/.cache/vit-patch-trainer"
-    """folder for the decoded images of a folder or data set; they need not fit in memory"""
+    """folder where decoded images of a folder or data set are cached; they need not fit in
+    memory"""
 
 
 class AugmentConfig(Settings):
-    """How training images are augmented, each by its own random draws."""
+    """Augmentation of the training images."""
 
     section = "augment"
 
-    # Where the image is cut
+    # The crop
     crop: Literal["resized", "pad", "none"] = "resized"
-    """resized: a random part, resized to the full image; pad: the image, shifted within a padded
-    border"""
+    """resized: random resized crop; pad: random shift within a padded border"""
     crop_scale: Annotated[tuple[Share, Share], BeforeValidator(several)] = (0.2, 1.0)
-    """crop resized: smallest and largest share of the area"""
+    """with crop resized: smallest and largest fraction of the area"""
     flip: Probability = 0.5
     """probability of a horizontal flip"""
     views: Positive = 1
-    """copies of each image in a batch, each augmented and masked by its own draws"""
+    """number of views of each image in a batch, each with its own augmentation and mask"""
 
-    # Its colours
+    # Colours
     color_jitter: BelowOne = 0.0
-    """largest change of brightness, contrast and saturation, in 8 of 10 views (SimCLR), e.g. 0.4;
-    0: off"""
+    """maximum strength of colour jitter, applied to 80% of views (SimCLR), e.g. 0.4; 0: off"""
     grayscale: Probability = 0.0
-    """probability of turning a view grey"""
+    """probability of converting a view to greyscale"""
 
-    # Stronger changes, for fine-tuning, and a control
+    # Stronger augmentation, for fine-tuning, and a control experiment
     rand_augment: Annotated[Whole, Field(ge=0, le=15)] = 0
-    """RandAugment: operations drawn per image, each applied with probability 1/2, at strength 9 of
-    10; e.g. 2 for fine-tuning; 0: off"""
+    """RandAugment: number of operations per image, each applied with probability 1/2, at magnitude
+    9 of 10; e.g. 2 for fine-tuning; 0: off"""
     shuffle: Literal["none", "within", "across"] = "none"
-    """a control for learning from patches that belong together: shuffle patches within each image,
-    or, position by position, across the batch"""
+    """control experiment: shuffle patches within each image, or across the batch at each
+    position"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -468,44 +469,41 @@ class AugmentConfig(Settings):
 
 
 class ModelConfig(ViTConfig):
-    """The encoder, the decoder, and which of their parts learn.
-
-    With `init`, the architecture is the checkpoint's.
-    """
+    """Encoder and decoder; with `init`, the architecture is the checkpoint's."""
 
     section = "model"
-    # Training makes images of three channels, and the data has the classes
+    # Training images have three channels, and the data determines the classes
     channels: ClassVar[int] = 3  # type: ignore[misc]
     num_classes: ClassVar[int] = 0  # type: ignore[misc]
 
-    # What it begins with, and its size
+    # Initial weights and size
     init: PathName = ""
-    """checkpoint to start from: anything that `vit.checkpoints.load_model` reads; empty: random
-    weights"""
+    """checkpoint to start from, e.g. a run folder, a name from `vit models` or timm/NAME; empty:
+    random initialisation"""
     preset: Literal["micro", "tiny", "small", "base"] = "tiny"
-    """width, depth and heads of encoder and decoder, unless given one by one"""
+    """width, depth and heads of encoder and decoder; embed_dim, depth, ... override them"""
     embed_dim: Units | None = None  # type: ignore[assignment]
-    """width of the encoder's tokens, a multiple of num_heads; null: the preset's"""
+    """width of the encoder's tokens, a multiple of num_heads; null: from the preset"""
     depth: Units | None = None  # type: ignore[assignment]
-    """number of the encoder's blocks; null: the preset's"""
+    """number of encoder layers; null: from the preset"""
     num_heads: Units | None = None  # type: ignore[assignment]
-    """attention heads per block; null: the preset's"""
+    """attention heads per encoder layer; null: from the preset"""
     pos_embed: Literal["learned", "sincos"] = "sincos"
-    """the encoder's positions: a learned table, or the fixed 2-D sin-cos one (the decoder's are
-    always fixed)"""
+    """position embedding of the encoder: a learned table, or the fixed 2-D sin-cos one (the decoder
+    always has the fixed one)"""
 
     # The decoder
     decoder_dim: Units | None = None
-    """width of the decoder's tokens, a multiple of 4 and of decoder_heads; null: the preset's"""
+    """width of the decoder's tokens, a multiple of 4 and of decoder_heads; null: from the preset"""
     decoder_depth: Units | None = None
-    """number of the decoder's blocks; null: the preset's"""
+    """number of decoder layers; null: from the preset"""
     decoder_heads: Units | None = None
-    """attention heads per decoder block; null: the preset's"""
+    """attention heads per decoder layer; null: from the preset"""
 
-    # What learns
+    # What is trained
     freeze: Words = ()
-    """parts that do not learn: patch_embed, pos_embed, W_Q, W_K, W_V, W_O, mlp, encoder.blocks.0,
-    decoder.W_Q, ..."""
+    """parts that are not trained: patch_embed, pos_embed, W_Q, W_K, W_V, W_O, mlp,
+    encoder.blocks.0, decoder.W_Q, ..."""
 
     @model_validator(mode="after")
     def _check_decoder(self) -> Self:
@@ -532,141 +530,143 @@ class ModelConfig(ViTConfig):
 
 
 class MaskConfig(Settings):
-    """Pretraining: which patches are masked."""
+    """The mask, with objective reconstruct."""
 
     section = "mask"
 
     kind: Literal["random", "block", "grid"] = "random"
     """random: each patch independently; block: one rectangle per image; grid: a regular pattern"""
     ratio: Within = 0.75
-    """share of patches to mask, above 0 and below 1; rounded, but at least one is masked and one
+    """fraction of the patches to mask, above 0 and below 1; at least one patch is masked and one is
     visible"""
 
 
 class ReconstructConfig(Settings):
-    """Objective reconstruct: the target, and an optional contrastive loss."""
+    """The losses of objective reconstruct."""
 
     section = "reconstruct"
 
     norm_pix_loss: bool = True
-    """predict patches normalised by their own mean and standard deviation, instead of raw pixels"""
+    """reconstruct patches normalised by their own mean and standard deviation, instead of raw
+    pixels"""
     contrast: NonNegativeFloat = 0.0
-    """weight of a second loss: find the other view of an image among those of the batch (CAN);
-    0: off"""
+    """weight of a contrastive loss between two views of each image (InfoNCE, as in CAN); 0: off"""
 
 
 class ClassifyConfig(Settings):
-    """Objective classify: how training changes images and labels."""
+    """Regularisation and cheaper steps, with objective classify."""
 
     section = "classify"
 
-    # The labels and the images they belong to
+    # Labels, and images with their labels
     label_smoothing: BelowOne = 0.0
-    """share of each label to spread over all classes"""
+    """fraction of each label to spread over all classes"""
     mixup: NonNegativeFloat = 0.0
-    """alpha of Mixup, which blends two images and their labels; 0: off"""
+    """alpha of Mixup, which mixes two images and their labels; 0: off"""
     cutmix: NonNegativeFloat = 0.0
-    """alpha of CutMix, which pastes a rectangle of one image into another; 0: off; with both, each
-    gets half of the images"""
+    """alpha of CutMix, which pastes a rectangle of one image into another; with Mixup, each is
+    applied to half of the images; 0: off"""
 
     # Cheaper steps
     drop_patches: BelowOne = 0.0
-    """share of patches to drop from each training image (PatchDropout): cheaper steps; evaluation
-    sees all"""
+    """fraction of the patches to drop from each training image, for cheaper steps (PatchDropout);
+    evaluation uses all patches"""
     whole_epochs: NonNegativeFloat = 0.0
-    """final epochs without drop_patches, so that the model has seen whole images"""
+    """number of final epochs without drop_patches"""
 
 
 class OptimConfig(Settings):
-    """The optimizer and its schedule: warm-up, a constant rate if cooldown < 1, half a cosine."""
+    """Optimizer and learning rate: warm-up, constant if cooldown < 1, cosine decay."""
 
     section = "optim"
 
     # The update, and the learning rate over time
     name: Literal["adamw", "muon"] = "adamw"
-    """muon: orthogonalised momentum for the blocks' matrices, AdamW for the rest, at AdamW's
-    learning rate"""
+    """adamw; muon: orthogonalised momentum for the matrices of the layers, AdamW for the rest, both
+    with AdamW's learning rate"""
     blr: PositiveFloat = 1.5e-4
-    """base learning rate, for 256 images per step: lr = blr x train.batch_size / 256"""
+    """base learning rate, for batches of 256 images: lr = blr x train.batch_size / 256"""
     warmup_epochs: NonNegativeFloat = 1.0
     """epochs of warm-up"""
     cooldown: Share = 1.0
-    """the last share of the steps, in which the learning rate falls; below 1, --resume may change
-    train.epochs: the run goes on from where it was held"""
+    """fraction of the steps used for the final cosine decay of the learning rate; 1: decay from the
+    end of warm-up. Below 1, --resume can extend the run by a larger train.epochs"""
 
-    # How weights are held back, and gradients averaged
+    # Regularisation, and averages
     weight_decay: NonNegativeFloat = 0.05
-    """decoupled weight decay of the matrices; norms, biases, tokens and positions have none"""
+    """decoupled weight decay of the weight matrices; not applied to norms, biases, tokens,
+    positions"""
     betas: Annotated[tuple[BelowOne, BelowOne], BeforeValidator(several)] = (0.9, 0.95)
-    """decay rates of AdamW's averages of the gradient and of its square"""
+    """AdamW's decay rates for the averages of the gradient and of its square"""
     layer_decay: Share = 1.0
-    """each block's learning rate as a fraction of the next block's, for fine-tuning; 1: all the
-    same"""
+    """learning rate of each layer as a fraction of the next layer's, for fine-tuning; 1: the same
+    for all"""
     ema: BelowOne = 0.0
-    """decay of a moving average of the weights, e.g. 0.9995; the average becomes the model;
+    """decay of an exponential moving average of the weights, e.g. 0.9995, which becomes the model;
     0: off"""
     clip_grad: NonNegativeFloat = 1.0
-    """maximum gradient norm; larger gradients are scaled down to it; 0: off"""
+    """maximum gradient norm, to which larger gradients are scaled down; 0: off"""
 
 
 class TrainConfig(Settings):
-    """What is learned, and for how long."""
+    """Objective and length of training."""
 
     section = "train"
 
     objective: Annotated[str, AfterValidator(_known_objective)] = "reconstruct"
-    """reconstruct: fill in masked patches (pretraining); classify: classify images (fine-tuning, or
-    from scratch)"""
+    """reconstruct: reconstruct masked patches (pretraining); classify: classify images
+    (fine-tuning, or from scratch)"""
     epochs: Positive = 100
-    """passes over the training images"""
+    """number of passes over the training images"""
     batch_size: Positive = 256
-    """images per step, over all processes; the last batch of an epoch holds the remainder, but with
-    reconstruct.contrast it is left out"""
+    """images per step, over all processes; the remainder of an epoch is a smaller batch, or with
+    reconstruct.contrast left out"""
     seed: NonNegative = 0
-    """the one seed of weights, data order, augmentation and masks"""
+    """seed of initialisation, data order, augmentation and masks"""
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
-    """number format of matrix products; auto: on a GPU bf16, or fp16 if it has no bf16; on a CPU
-    bf16 if it has AMX or is AMD's with AVX512-BF16, else fp32"""
+    """number format of matrix products; auto: bf16 where the hardware is faster with it, else fp16
+    on a GPU and fp32 on a CPU"""
 
 
 class RunConfig(Settings):
-    """Where a run computes, what it writes, and how its result is measured.
+    """Device, output and measurements of a run.
 
-    The weights depend on it in their last bits at most.
+    They affect the last bits of the weights at most.
     """
 
     section = "run"
 
-    # Where and how it computes
+    # Device and computation
     device: Device = "auto"
-    """where to compute; auto: cuda, then mps, then cpu"""
+    """device; auto: cuda (an NVIDIA GPU) if there is one, else mps (Apple's), else cpu"""
     threads: NonNegative = 0
-    """CPU threads per process; 0: torch's choice, but no more than a container has cores; another
-    number may change the last bits"""
+    """CPU threads per process; 0: torch's choice, at most the cores of a container; another number
+    may change the last bits"""
     grad_accum_steps: NonNegative = 0
-    """micro-batches per process and step, to save memory; the gradient is the whole batch's; 0:
-    chosen by token count"""
+    """micro-batches per process and step (gradient accumulation), to save memory; 0: chosen by the
+    number of tokens"""
     attention: Literal["auto", "math", "flash"] = "auto"
-    """math: two products and a softmax; flash: torch's fused kernel; auto: the faster one here"""
+    """attention kernel. math: two products and a softmax; flash: torch's fused kernel; auto: the
+    faster one on this machine"""
     compile: Annotated[Literal["auto", "on", "off"], BeforeValidator(_switch)] = "auto"
-    """torch.compile; auto: on a GPU, or in bf16 on a CPU, for runs of 5,000 steps or more"""
+    """torch.compile; auto: on for runs of 5,000 steps or more on a GPU, or in bf16 on a CPU"""
 
-    # What it writes
+    # Output
     save_every: Positive = 500
     """steps between checkpoints"""
     snapshots: NonNegative = 0
-    """copies of the weights to keep, in half precision, more of them early in the run: for the
-    slider of `vit explore`"""
+    """number of copies of the weights to keep for `vit explore --snapshots`, in half precision,
+    more of them early in the run"""
     dynamics_every: NonNegative = 0
-    """steps between records of every weight matrix's gradient and movement, and at 1, 2, 4, 8, ...
-    before; 0: off"""
+    """record gradient size and movement of every weight matrix each N steps (and at steps 1, 2, 4,
+    8, ... before the first); 0: off"""
     val_every: NonNegative = 0
-    """epochs between measurements on the validation images (data.val_size), for the curves; 0: only
+    """epochs between measurements on the held-out images (data.val_size), for the curves; 0: only
     at the end"""
     knn_images: NonNegative = 50_000
-    """pretraining: training images that k-NN searches for neighbours, spread over all; 0: all"""
+    """pretraining: number of training images among which k-NN searches; 0: all"""
     track: Annotated[tuple[Tracker, ...], BeforeValidator(several)] = ()
-    """also write the metrics to TensorBoard or Weights & Biases; each is an extra: pip install -e
+    """write the metrics to TensorBoard or Weights & Biases too; install the extra: pip install -e
     '.[wandb]'"""
 
     def steps_between_lines(self, total_steps: int) -> int:
@@ -727,7 +727,9 @@ def read_settings(*names: str | os.PathLike[str]) -> dict[str, Any]:
         except (OSError, yaml.YAMLError) as error:
             raise ConfigError("config", f"cannot read {path}: {error}") from error
         if not isinstance(sections, dict):
-            raise ConfigError("config", f"{path} holds no settings, as `train: {{epochs: 3}}`")
+            raise ConfigError(
+                "config", f"{path} contains no settings such as `train: {{epochs: 3}}`"
+            )
         settings |= flat_settings(sections)
     return settings
 
@@ -771,7 +773,7 @@ class Config(Settings):
                 self.reconstruct,
                 "contrast",
                 contrasts and self.run.grad_accum_steps > 1,
-                "it compares images within a batch: leave run.grad_accum_steps out",
+                "it compares the images of a batch: leave run.grad_accum_steps out",
             ),
             (
                 self.augment,
@@ -779,25 +781,25 @@ class Config(Settings):
                 contrasts and self.augment.views != 2,
                 "reconstruct.contrast needs two views per image",
             ),
-            # What would use the test images too early, or do nothing
+            # Settings that would use the test images too early, or do nothing
             (
                 self.run,
                 "val_every",
                 self.run.val_every > 0 and self.data.val_size == 0,
-                "test images are used once, at the end; hold out training images with"
+                "the test images are used once, at the end; hold out training images with"
                 " data.val_size",
             ),
             (
                 self.data,
                 "labels",
                 self.data.labels < 1 and not learns_labels,
-                "pretraining needs none; data.limit takes fewer images",
+                "pretraining uses no labels; to use fewer images, set data.limit",
             ),
             (
                 self.augment,
                 "views",
                 self.augment.views > 1 and learns_labels,
-                "several views only apply to pretraining",
+                "only pretraining uses several views",
             ),
         )
         return self
@@ -823,7 +825,7 @@ class Config(Settings):
         unread = unread_sections(config.train.objective)
         for key in overrides:
             if key.partition(".")[0] in unread:
-                reason = f"train.objective {config.train.objective} does not read it"
+                reason = f"train.objective {config.train.objective} does not use it"
                 raise ConfigError(key, f"cannot be used; {reason}")
         return config
 

@@ -65,7 +65,7 @@ class RunError(UserError):
 
 
 class TrainingError(UserError):
-    """A computation that cannot go on: a value is nan or infinite, or another process is lost.
+    """A computation that cannot continue: a value is nan or infinite, or another process is lost.
 
     A run stops before the step that would spoil its weights.
     """
@@ -128,7 +128,7 @@ def exit_code_of(program: str, work: Callable[[], int], debug: bool = False) -> 
     """
     try:
         code = work()
-        # what does not fit on a disk is an error as well
+        # a full disk is an error too
         sys.stdout.flush()
         return code
     except BrokenPipeError:

@@ -33,7 +33,7 @@ def _patterns(value: Any) -> Any:
 
 
 class LoadOptions(Settings):
-    """How the checkpoint is read; by default as it is.
+    """Checkpoint loading (override only if needed).
 
     These are keyword arguments of `vit.checkpoints.load_model`, and options of every command that
     takes a checkpoint.
@@ -43,7 +43,7 @@ class LoadOptions(Settings):
 
     # Architecture and size
     part: Literal["encoder"] | None = None
-    """leave out the decoder"""
+    """encoder: leave out the decoder"""
     image_size: Units | Size | None = None
     """pixels, H or H,W: resize the position table"""
     patch_size: Units | Size | None = None
@@ -53,33 +53,33 @@ class LoadOptions(Settings):
     num_classes: NoneOrMore | None = None
     """classes of the head; 0 leaves it out"""
     global_pool: Literal["token", "avg"] | None = None
-    """what the head reads"""
+    """token: the head reads the class token; avg: the mean of the patches"""
 
     # What the tensors' shapes do not say
     num_heads: Units | None = None
-    """attention heads, if nothing says so"""
+    """attention heads, if the checkpoint does not say"""
     decoder_heads: Units | None = None
-    """the decoder's attention heads, if nothing says so"""
+    """attention heads of the decoder, if the checkpoint does not say"""
     norm_pix_loss: bool | None = None
     """whether the decoder predicts normalised patches"""
     norm_eps: Within | None = None
-    """eps of all norms, if nothing says so"""
+    """eps of all norms, if the checkpoint does not say"""
     mean: Annotated[tuple[Probability, ...], BeforeValidator(several)] | None = None
-    """mean of the input's channels, pixels from 0 to 1: 0.5,0.5,0.5; with std"""
+    """mean of each channel, for pixels from 0 to 1, e.g. 0.5,0.5,0.5; needs std"""
     std: Annotated[tuple[Std, ...], BeforeValidator(several)] | None = None
-    """standard deviation of the input's channels, pixels from 0 to 1; with mean"""
+    """standard deviation of each channel, for pixels from 0 to 1; needs mean"""
     crop_share: Share | None = None
-    """share to keep of an image's centred part; timm's crop_pct"""
+    """fraction of each side to keep in the centre crop (timm's crop_pct)"""
     grid_size: Size | None = None
-    """rows and columns R,C of the position table, if nothing says so"""
+    """rows and columns R,C of the position table, if the checkpoint does not say"""
 
     # Which of the tensors
     branch: Name | None = None
-    """which of several copies of the network: student, teacher, model_ema, ..."""
+    """which of several copies of the network to load: student, teacher, model_ema, ..."""
     classifier: Name | None = None
-    """which module is the classifier: classifier, heads.1, ..."""
+    """name of the classifier's module: classifier, heads.1, ..."""
     allow: Annotated[tuple[str, ...], BeforeValidator(_patterns)] = ()
-    """tensors, by name or pattern, that may be missing, unexpected or nan"""
+    """tensors that may be missing, unexpected or nan, by name or pattern"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -1,4 +1,4 @@
-"""What this machine has, and what a run uses of it: device, threads, number format, compiler."""
+"""Choose what a run uses of this machine: device, threads, number format, compiler."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import sysconfig
+import warnings
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +22,11 @@ from vit.runs import __version__
 # step in bf16, by fusing what lies between the products; in fp32 the products themselves take
 # nearly all of it (docs/speed.md).
 COMPILE_FROM_STEPS = 5_000
+NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
+WRONG_BUILD = (
+    "this machine has an NVIDIA GPU, but the installed torch is a CPU build and does not use it; to"
+    " replace it: pip install --force-reinstall torch torchvision"
+)
 
 
 def choose_compute(config: RunConfig, precision: str = "auto", steps: int = 0) -> Compute:
@@ -61,9 +67,16 @@ def choose_compute(config: RunConfig, precision: str = "auto", steps: int = 0) -
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device called `name`, or for "auto" the first of cuda, mps and cpu."""
+    """Return the device called `name`, or for "auto" the first of cuda, mps and cpu.
+
+    A warning says if there is a card from NVIDIA that torch was not built for.
+    """
     found = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     available = [*(kind for kind, is_there in found.items() if is_there), "cpu"]
+
+    # pip keeps a CPU build of torch, and a run would take twenty times as long without a word
+    if not found["cuda"] and torch.version.cuda is None and NVIDIA_DRIVER.exists():
+        warnings.warn(WRONG_BUILD, stacklevel=2)
     if name == "auto":
         return torch.device(available[0])
     if name not in available:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from vit.cli import COMMANDS, parse
+from vit.cli import COMMANDS, HELP, parse
 from vit.cli.options import images_or_data, load_options
-from vit.cli.parsers import command_parser
+from vit.cli.parsers import EXAMPLES, GROUPS, command_parser
+from vit.config import USUAL
 from vit.errors import ConfigError
 from vit.load_options import LoadOptions
 
@@ -66,6 +68,10 @@ def test_one_place_is_data_or_an_image():
     [
         ("checkpoint inspekt RUN", "did you mean checkpoint inspect?"),
         ("attention --out look", "the following arguments are required: CHECKPOINT"),
+        ("train --output_dir look", "--output_dir; did you mean --out?"),
+        ("train --model_name vit", "--model_name; did you mean --model.init?"),
+        ("explore --model vit", "--model; did you mean CHECKPOINT, which needs no option?"),
+        ("train --foobar 1", "--foobar; see"),
         ("attention RUN --out=", "--out: '' cannot be used; name a file or a folder"),
         ("attention RUN --out look --kep 0.5", "--kep; did you mean --keep?"),
         ("attention RUN --out look --layer last", "--layer: 'last' cannot be used; "),
@@ -76,6 +82,22 @@ def test_what_cannot_be_read_is_one_line_with_what_may_be_meant(line, message):
     with pytest.raises(ConfigError, match=r"^[^\n]*$") as caught:
         parse(line.split())
     assert message in str(caught.value)
+
+
+def test_a_first_command_needs_no_option_and_the_examples_in_help_can_be_read():
+    for command, out in (
+        ("explore", "page.html"),
+        ("attention", "attention"),
+        ("embed", "features.npz"),
+    ):
+        assert read("RUN scenes", command).out == Path(out)
+    examples = re.findall("vit (train|explore) (.*)$", HELP + EXAMPLES, re.MULTILINE)
+    assert len(examples) == 4
+    for command, line in examples:
+        assert read(line.partition("#")[0], command)
+    assert sorted(name for names in GROUPS.values() for name in names) == sorted(COMMANDS)
+    usual = command_parser("train").format_help().partition("options:")[0]
+    assert all(f" --{name} " in usual for name in USUAL)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -244,7 +244,7 @@ def test_scenes_stand_in_for_a_cifar_that_cannot_be_had(tmp_path):
     data = load_data(DataConfig(**settings, fallback="scenes"), (32, 32))
     scenes = load_data(DataConfig(source="scenes", limit=20), (32, 32))
     assert (data.name, data.source, data.content_hash) == ("Scenes", "scenes", scenes.content_hash)
-    assert data.warning.startswith("CIFAR-10 is not available")
+    assert data.warning.endswith("false, so this run draws the built-in Scenes images instead.")
     assert scenes.warning is None
 
 

@@ -7,10 +7,18 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from vit.cli.parsers import COMMANDS, command_parser
+from vit.cli.parsers import COMMANDS, GROUPS, command_parser
 from vit.commandline import start
 from vit.errors import ConfigError, UserError, did_you_mean, one_line
 from vit.runs import __version__
+
+HELP = """usage: vit COMMAND ...
+
+       vit explore vit-tiny-p4-cifar10 scenes     # writes page.html
+       vit train --config folder --data my_images --out runs/mine
+
+Train small vision transformers, and look inside any of them. `vit COMMAND --help` lists the options
+of a command. With --debug, an error shows its traceback. The pages begin at docs/README.md."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,11 +60,11 @@ def parse(argv: Sequence[str]) -> tuple[str, argparse.Namespace]:
         print(f"vit {__version__}")
         raise SystemExit(0)
     if not name or name.endswith(("-h", "--help")):
-        print("usage: vit COMMAND ...\n")
-        print("Train small vision transformers and see what they learned. Each command has its own")
-        print("--help; --debug, beside any command, shows where an error arose.\n\ncommands:")
-        for command, (purpose, *_) in COMMANDS.items():
-            print(f"  {command:18}  {purpose}")
+        print(HELP)
+        for title, commands in GROUPS.items():
+            print(f"\n{title}:")
+            for command in commands:
+                print(f"  {command:18}  {COMMANDS[command][0]}")
         raise SystemExit(0)
 
     # A mistake is answered with the nearest command, or all of them

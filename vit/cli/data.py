@@ -30,9 +30,8 @@ def run(options: Namespace) -> int:
     # With --json, all but the JSON goes to stderr
     data = load_data(config.data, config.model.image_size)
     with messages_to_stderr(options.json):
-        for line in (data.description, data.warning or "", *data.notes):
-            if line:
-                print(one_line(line))
+        for line in (data.description, *data.notes):
+            print(one_line(line))
         if options.out:
             draw_sheet(data, options.out)
             print(one_line(f"sheet: {options.out}"))

@@ -13,6 +13,7 @@ from vit.pretrained import shipped, shipped_models
 
 COLUMNS = ("name", "what it is", "parameters", "MB", "trained on", "scores")
 NUMBERS = ("parameters", "MB")
+FOR_PHOTOGRAPHS = "timm/vit_tiny_patch16_224.augreg_in21k"
 BEST = (
     ("head", "accuracy"),
     ("reconstruction", "loss"),
@@ -35,6 +36,7 @@ def run(options: Namespace) -> int:
     for model in models:
         rows.append([one_line(cell) for cell in row(model)])
     print("\n".join(aligned(rows, [COLUMNS.index(name) for name in NUMBERS])))
+    print(f"\nLarger images are shrunk to that size; for photographs, use e.g. {FOR_PHOTOGRAPHS}.")
     return 0
 
 
@@ -44,7 +46,7 @@ def row(model: dict[str, Any]) -> tuple[str, ...]:
     encoder = model["encoder"]
     decoder = model["decoder"]
     parts = [
-        f"width {encoder['embed_dim']} x {encoder['depth']} blocks",
+        f"width {encoder['embed_dim']} x {encoder['depth']} layers",
         f"patch {_size(encoder['patch_size'])}",
         f"image {_size(encoder['image_size'])}",
     ]
@@ -53,7 +55,7 @@ def row(model: dict[str, Any]) -> tuple[str, ...]:
     if encoder["num_classes"]:
         parts.append(f"{encoder['num_classes']} classes")
 
-    # Its size, and how good it is
+    # Its size and scores
     scores = ", ".join(best_scores(model["figures"], model["data"])) or "-"
     megabytes = f"{model['bytes'] / 1e6:.1f}"
     count = f"{model['parameters']:,}"
@@ -61,7 +63,7 @@ def row(model: dict[str, Any]) -> tuple[str, ...]:
 
 
 def best_scores(figures: dict[str, Any], data: str) -> Iterator[str]:
-    """Yield the most telling scores; of what `vit evaluate` measured, only those on `data`."""
+    """Yield the main scores; of the results of `vit evaluate`, only those on `data`."""
     # Measured by `vit evaluate` first, then at the end of the run
     documents = [results for results in figures.get("measured", []) if results["data"] == data]
     documents.append(figures)
@@ -72,7 +74,7 @@ def best_scores(figures: dict[str, Any], data: str) -> Iterator[str]:
                 continue
             measure = MEASURES[method, key]
             text = f"{measure.short} {measure.write(value)}"
-            # Where no test images were used, the score says on which
+            # A score on other images than test images names them
             images = document.get("tested_on", "test images")
             if images != "test images":
                 text += f" on {images}"

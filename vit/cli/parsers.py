@@ -42,13 +42,15 @@ Command = tuple[str, str, str, tuple[type[Settings], ...], tuple[Option, ...]]
 too; and its own options."""
 
 MORE = "[--option VALUE ...]"
-FILE = ("--out FILE", Place, None, "page to write, .html")
-PAGE = ("--out FILE", Place, ..., "page to write, .html")
+EXAMPLES = """
+
+       vit train --config folder --data my_images --out runs/mine
+       vit train --config finetune --data my_images --model.init runs/mine --out runs/classes"""
 JSON = (
     "--json",
     bool,
     False,
-    "print the results as JSON on stdout; everything else goes to stderr",
+    "print the results as JSON on stdout, and everything else on stderr",
 )
 OVERWRITE = ("--overwrite", bool, False, "replace existing files")
 DEVICE = ("--device", Device, "auto", "where to run")
@@ -56,88 +58,96 @@ BAD_IMAGE = (
     "--on-bad-image",
     OnBadImage,
     "stop",
-    "unreadable images: stop and name the first, or leave them out and warn",
+    "unreadable images: stop at the first, or skip them with a warning",
 )
 CHECKPOINT = (
     "checkpoint CHECKPOINT",
     str,
     ...,
-    "run folder, other folder, file, a name that `vit models` lists, timm/NAME or"
+    "a run folder, another folder, a file, a name from `vit models`, timm/NAME or"
     " hf/ORGANISATION/NAME",
 )
-ROOT = ("--root FOLDER", Place, Path("data"), "where CIFAR's archive is")
+ROOT = ("--root FOLDER", Place, Path("data"), "folder of CIFAR's archive")
 DATA = (
     "data DATA",
     str,
     None,
-    "cifar10, cifar100, scenes, or a folder of images; --data is the same",
+    "cifar10, cifar100, scenes, or a folder of images; --data does the same",
 )
 OR_DATA = (
     "--data NAME|FOLDER",
     str,
     None,
-    "instead of files: cifar10, cifar100, scenes, or a folder with its splits and classes",
+    "instead of files: cifar10, cifar100, scenes, or a folder of images",
 )
+IMAGES = ("images IMAGE ...", str, None, "image files, or one name or folder as for --data")
 SHOWN_IMAGES = (
-    ("images IMAGE ...", str, None, "image files, prepared as in training; or what --data takes"),
+    IMAGES,
     OR_DATA,
     ROOT,
     (
         "--count N",
         Positive,
         8,
-        "number of test images from --data; of a folder without any, of images",
+        "number of images from --data: test images, if there are any",
     ),
     (
         "--mask X",
         Probability,
         None,
-        "for masked models: mask this share of the patches, e.g. 0.75",
+        "mask this fraction of the patches, e.g. 0.75",
     ),
     ("--seed N", NonNegative, 0, "seed of the mask"),
     BAD_IMAGE,
 )
 
+GROUPS = {
+    "train a model": ("train", "data"),
+    "look inside": ("explore", "attention", "similar", "embed"),
+    "use and measure a model": ("predict", "evaluate", "report", "compare"),
+    "checkpoints": ("models", "checkpoint inspect", "checkpoint convert"),
+}
+"""The commands in the order of `vit --help`."""
 COMMANDS: dict[str, Command] = {
     "train": (
         "pretrain or fine-tune a model, as train.py does",
-        "Pretrain by filling in masked patches, or train a classifier. Without --config:"
-        f" {QUICKSTART.name}.",
-        "[--config FILE] [--SECTION.FIELD VALUE ...] [--out FOLDER] [--resume]",
+        "Pretrain a masked autoencoder, or train a classifier. Without --config, the settings are"
+        f" those of {QUICKSTART.name}.",
+        f"[--config FILE] [--SECTION.FIELD VALUE ...] [--out FOLDER] [--resume]{EXAMPLES}",
         SECTIONS,
         (
+            *SETTINGS,
             (
                 "--out FOLDER",
                 Place,
                 None,
-                "run folder; by default runs/ and the configuration's name",
+                "run folder (default: runs/ and the name of the configuration)",
             ),
-            ("--resume", bool, False, "continue the run from its last saved state"),
+            ("--resume", bool, False, "continue the run from its last checkpoint"),
             (
                 "--print_config",
                 bool,
                 False,
-                "print all settings as a configuration file, and end",
+                "print all settings as a configuration file, and exit",
             ),
-            *SETTINGS,
         ),
     ),
     "data": (
-        "show the images that a configuration would train on",
-        "Load data by name, folder or configuration; describe it, draw some of its images.",
+        "describe and draw the training images",
+        "Load data by name, folder or configuration. Describe it, and draw some of its images.",
         "[DATA] [--SECTION.FIELD VALUE ...]",
         SECTIONS,
         (
             DATA,
-            ("--out FILE", Place, None, "picture to write: .png, .svg or .pdf"),
+            ("--out FILE", Place, None, "figure to write, .png, .svg or .pdf"),
             JSON,
             OVERWRITE,
             *SETTINGS,
         ),
     ),
     "checkpoint inspect": (
-        "say what a checkpoint is, and what becomes of each of its tensors",
-        "Say what a checkpoint is, and what becomes of each of its tensors.",
+        "describe a checkpoint and how each tensor is used",
+        "Describe a checkpoint, and how each of its tensors is used.",
         f"CHECKPOINT {MORE}",
         (LoadOptions,),
         (CHECKPOINT, JSON),
@@ -153,28 +163,28 @@ COMMANDS: dict[str, Command] = {
                 "--to",
                 Literal["timm", "huggingface", "safetensors"],
                 ...,
-                "format; safetensors is the project's own",
+                "safetensors: this package's own format (config.json + model.safetensors)",
             ),
             ("--out FOLDER", Place, ..., "a new or empty folder"),
             (
                 "--half",
                 bool,
                 False,
-                "--to safetensors: weights in half precision; they load as float32",
+                "with --to safetensors: store the weights in half precision; they load as float32",
             ),
         ),
     ),
     "models": (
         "list the models that come with the package",
-        "List the models that come with the package; their names work as CHECKPOINT, and in"
+        "List the models that come with the package. Their names work as CHECKPOINT and in"
         " load_model.",
         "[--json]",
         (),
         (JSON,),
     ),
     "predict": (
-        "classify images by a model's own head",
-        "Classify images by a classifier: the most probable classes, with their probabilities.",
+        "classify images with a fine-tuned model",
+        "Classify images: print the top classes and their probabilities.",
         f"CHECKPOINT IMAGE ... {MORE}",
         (LoadOptions,),
         (
@@ -183,14 +193,14 @@ COMMANDS: dict[str, Command] = {
                 "images IMAGE ...",
                 str,
                 ...,
-                "image files, or folders of images; prepared as in training",
+                "image files, or folders of images",
             ),
-            ("--top N", Positive, 3, "classes per image, the most probable first"),
+            ("--top N", Positive, 3, "number of classes per image"),
             (
                 "--csv FILE",
                 Place,
                 None,
-                "also write them to this file, one row per image and class",
+                "write a table with a row per image and class",
             ),
             BAD_IMAGE,
             DEVICE,
@@ -200,139 +210,139 @@ COMMANDS: dict[str, Command] = {
     ),
     "embed": (
         "write image features to a file",
-        "Write the features of images, pooled as the model's head reads them, with file names,"
-        " splits and any labels.",
-        f"CHECKPOINT IMAGE ... --out FILE {MORE}",
+        "Write image features, pooled as for the model's head, with file names, splits and labels.",
+        f"CHECKPOINT IMAGE ... {MORE}",
         (LoadOptions,),
         (
             CHECKPOINT,
-            ("images IMAGE ...", str, None, "image files; or what --data takes"),
+            IMAGES,
             OR_DATA,
             ROOT,
             BAD_IMAGE,
-            ("--out FILE", Place, ..., "file to write, .npz or .csv"),
+            ("--out FILE", Place, Path("features.npz"), "file to write, .npz or .csv"),
             (
                 "--limit N",
                 NonNegative,
                 0,
-                "use only this many images per split, spread over all; 0: all",
+                "use only this many images per split; 0: all",
             ),
             DEVICE,
             OVERWRITE,
         ),
     ),
     "similar": (
-        "find the images of a folder that are nearest to another",
-        "Find the images of a folder that are nearest to an image, by the cosine similarity of"
-        " their features: a table, and a page that opens from disk.",
+        "find the images in a folder that are most similar to an image",
+        "Find the images in a folder that are most similar to an image, by the cosine similarity"
+        " of their features. Print a table; with --out, write a page that opens from disk.",
         f"CHECKPOINT IMAGE FOLDER [--out FILE] {MORE}",
         (LoadOptions,),
         (
             CHECKPOINT,
-            ("image IMAGE", str, ..., "image file; prepared as in training"),
+            ("image IMAGE", str, ..., "image file"),
             ("folder FOLDER", str, ..., "folder of images, searched with its subfolders"),
-            ("--count N", Positive, 12, "number of images to find, the nearest first"),
+            ("--count N", Positive, 12, "number of images to find"),
             (
                 "--features FILE",
                 Place,
                 None,
-                "their features, as vit embed wrote them of FOLDER to a .npz; else computed anew",
+                "features of FOLDER, from vit embed (.npz); without it, they are computed",
             ),
             BAD_IMAGE,
-            FILE,
+            ("--out FILE", Place, None, "page to write, .html"),
             DEVICE,
             JSON,
             OVERWRITE,
         ),
     ),
     "attention": (
-        "draw a model's attention",
-        "Draw a model's attention, and write the numbers beside each picture as .npz.",
-        f"CHECKPOINT IMAGE ... --out FOLDER {MORE}",
+        "draw attention maps",
+        "Draw a model's attention, and write the numbers of each figure as .npz.",
+        f"CHECKPOINT IMAGE ... {MORE}",
         (LoadOptions,),
         (
             CHECKPOINT,
-            ("--out FOLDER", Place, ..., "folder for the pictures"),
+            ("--out FOLDER", Place, Path("attention"), "folder for the figures"),
             # Which maps
             (
                 "--method",
                 Literal["weights", "rollout", "relevance", "legrad", "pca", "distance"],
                 "weights",
-                "the weights, what arrives through all layers, what a class depends on (relevance"
-                " or LeGrad), patch features as colours, or how far each head attends",
+                "attention weights; rollout through all layers; relevance for one class; LeGrad for"
+                " one class; PCA of the patch features as colours; mean attention distance per"
+                " head",
             ),
             (
                 "--layer N|all",
                 Whole | Literal["all"],
                 None,
-                "from 0, -1 is the last; all: one map per layer (default: -1; all for distance)",
+                "from 0; -1: the last; all: one map per layer (default: -1; all for distance)",
             ),
             (
                 "--head N|mean|all",
                 Whole | Literal["mean", "all"],
                 "all",
-                "from 0; all: the mean and every head",
+                "from 0; all: every head and their mean",
             ),
             (
                 "--query R,C|cls|mean",
                 Literal["auto", "cls", "mean"] | Register | Patch,
                 "auto",
-                "the query token: cls, a patch as ROW,COLUMN, mean (over all patches) or 'register"
-                " N'; auto: mean for a classifier that averages the patches, else the class token,"
-                " or without one the middle patch",
+                "query token: a patch as ROW,COLUMN, cls, mean (over all patches) or 'register N';"
+                " auto: mean for a classifier with average pooling, else the class token, or"
+                " without one the middle patch",
             ),
             # What some of the methods take
             (
                 "--keep X",
                 Share,
                 None,
-                "also draw the fewest patches that hold this share, e.g. 0.6 as in DINO",
+                "draw the fewest patches with this fraction of the attention, e.g. 0.6 as in DINO",
             ),
             (
                 "--label CLASS",
                 str,
                 None,
-                "relevance, legrad: the class, a number or a name (default: the predicted one)",
+                "relevance, legrad: number or name of the class (default: the predicted one)",
             ),
             (
                 "--discard X",
                 BelowOne,
                 0.0,
-                "rollout: share of the weights to leave out, the smallest",
+                "rollout: fraction of the smallest weights to leave out",
             ),
             # The pictures
-            ("--scale", Literal["shared", "row", "log"], "shared", "range of the colours"),
-            ("--overlay", bool, False, "lay the maps over the images"),
-            ("--format", Literal["png", "svg", "pdf"], "png", "of the pictures"),
+            ("--scale", Literal["shared", "row", "log"], "shared", "colour scale of the maps"),
+            ("--overlay", bool, False, "draw the maps over the images"),
+            ("--format", Literal["png", "svg", "pdf"], "png", "format of the figures"),
             OVERWRITE,
             *SHOWN_IMAGES,
         ),
     ),
     "explore": (
         "write a page for exploring a model's attention",
-        "Write one page for exploring a model's attention; it opens from disk, without a server or"
-        " a network.",
-        f"CHECKPOINT IMAGE ... --out FILE {MORE}",
+        "Write a page for exploring a model's attention. It opens from disk, without a server or a"
+        " network.",
+        f"CHECKPOINT IMAGE ... {MORE}",
         (LoadOptions,),
         (
             CHECKPOINT,
-            PAGE,
+            ("--out FILE", Place, Path("page.html"), "page to write, .html"),
             (
                 "--layers N,...",
                 Numbers,
                 None,
-                "only these, e.g. 0,5,-1; -1 is the last (default: all)",
+                "only these layers, e.g. 0,5,-1; -1: the last (default: all)",
             ),
-            ("--snapshots", bool, False, "a slider over a run's snapshots"),
-            ("--numbers", bool, False, "write the weights beside the page, as .npz"),
+            ("--snapshots", bool, False, "add a slider over the snapshots of a run"),
+            ("--numbers", bool, False, "write the attention weights as .npz, next to the page"),
             OVERWRITE,
             *SHOWN_IMAGES,
         ),
     ),
     "evaluate": (
-        "measure a pretrained model: k-NN, probe, reconstruction, head",
-        "Measure a pretrained model without training it further. The test images are used once;"
-        " every choice is made on training images.",
+        "measure a model: k-NN, linear probe, reconstruction, its own head",
+        "Measure a model without training it further. Every choice is made on training images, and"
+        " the test images are used once.",
         f"CHECKPOINT DATA {MORE}",
         (LoadOptions,),
         (
@@ -347,43 +357,48 @@ COMMANDS: dict[str, Command] = {
                 "--method",
                 Literal["all", "knn", "linear", "reconstruction", "head"],
                 "all",
-                "nearest neighbours, a linear probe, filling in masked patches, the model's own"
-                " head; all: those that apply",
+                "k-NN; linear probe; reconstruction of masked patches; the model's own head;"
+                " all: those that apply",
             ),
             (
                 "--every-layer",
                 bool,
                 False,
-                "probe each layer, choose on held-out training images",
+                "probe every layer, and choose one on held-out training images",
             ),
             # What some of the methods take
-            ("--labels X", Share, 1.0, "share of the training labels to use"),
+            ("--labels X", Share, 1.0, "fraction of the training labels to use"),
             (
                 "--holdout N",
                 Positive,
                 5000,
-                "training images held out to choose the probe's layer and regularisation",
+                "training images held out to choose the layer and the regularisation of the probe",
             ),
             (
                 "--val-size N",
                 NonNegative,
                 0,
-                "for choosing settings: measure on about N held-out training images, not on the"
-                " test images",
+                "measure on about N held-out training images instead of the test images, to choose"
+                " settings",
             ),
-            ("--flip", bool, False, "also measure its head on images and mirror images together"),
+            (
+                "--flip",
+                bool,
+                False,
+                "measure the head also on the mean over each image and its mirror image",
+            ),
             (
                 "--knn-images N",
                 NonNegative,
                 0,
-                "training images searched for nearest neighbours; 0: all",
+                "training images among which k-NN searches; 0: all",
             ),
             (
                 "--seeds N,...",
                 Seeds,
                 "0",
-                "of the label subset and the images that --holdout takes; several, as 0,1,2, give"
-                " the mean and the spread",
+                "seeds of the label subset and of the held-out images; several, e.g. 0,1,2: report"
+                " mean and spread",
             ),
             # Where it runs, and what it writes
             ("--threads N", NonNegative, 0, "CPU threads; 0: torch's choice"),
@@ -391,7 +406,7 @@ COMMANDS: dict[str, Command] = {
                 "--out FOLDER",
                 Place,
                 None,
-                "folder for results.json and the pictures of a classifier",
+                "folder for results.json and the figures of a classifier",
             ),
             DEVICE,
             JSON,
@@ -400,9 +415,9 @@ COMMANDS: dict[str, Command] = {
     ),
     "report": (
         "write a one-page report on a run",
-        "Write one self-contained page about a run, finished or not: its results beside their"
-        " baselines, the pictures in its folder, data and settings. It opens from disk, without a"
-        " network or scripts, and includes what `vit evaluate RUN DATA --out RUN/NAME` measured.",
+        "Write one page about a run, finished or not: results and baselines, the figures in its"
+        " folder, data and settings. The page opens from disk, without a network or scripts. It"
+        " includes the results of `vit evaluate RUN DATA --out RUN/NAME`.",
         f"RUN {MORE}",
         (),
         (
@@ -411,17 +426,16 @@ COMMANDS: dict[str, Command] = {
                 "--out FILE",
                 Place,
                 None,
-                "page to write, .html; replaces an earlier report (default: RUN/report.html)",
+                "page to write, .html; an earlier report is replaced (default: RUN/report.html)",
             ),
             JSON,
         ),
     ),
     "compare": (
-        "compare finished runs side by side, averaged over seeds",
-        "Print finished runs side by side: the settings that differ, and what the runs measured."
-        " Runs that differ only in the seed share a row, with mean and standard deviation. A"
-        " linear probe is shown if `vit evaluate RUN DATA --out RUN/NAME` has left its results in"
-        " the run's folder.",
+        "compare finished runs, averaged over seeds",
+        "Print finished runs side by side: the settings that differ, and the results. Runs that"
+        " differ only in the seed share a row, with mean and standard deviation. A linear probe is"
+        " included after `vit evaluate RUN DATA --out RUN/NAME`.",
         f"RUN ... {MORE}",
         (),
         (("runs RUN ...", Place, ..., "run folders"), JSON),

@@ -8,6 +8,8 @@ from __future__ import annotations
 import http.client
 import logging
 from pathlib import Path
+from socket import gaierror
+from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 import torch
@@ -31,7 +33,7 @@ MIRRORS = (
 They are PaddlePaddle's and BrainChip's (docs/built-in-data.md). The checksum decides, not the
 address."""
 SILENCE = 10.0
-"""Seconds that a host may stay silent: without a network, all are soon known."""
+"""Seconds that a host may stay silent."""
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +49,7 @@ def fetch_cifar(name: str, root: Path, download: bool) -> str:
         download: whether it may be downloaded.
 
     Returns:
-        "" if CIFAR is there; else why it is not, and what the user can do.
+        "" if CIFAR is there; else why it is not, as the end of a sentence after its name.
     """
     cifar = getattr(datasets, name.upper())
     archive = root / cifar.filename
@@ -57,19 +59,17 @@ def fetch_cifar(name: str, root: Path, download: bool) -> str:
     if root != Path(DataConfig().root):
         for pattern in ("*", "*/*", "train/*/*"):
             if any(map(is_image, root.glob(pattern))):
-                advice = f"to use them give --data {root}, for CIFAR another data.root"
+                advice = f"to train on them, use --data {root}; for CIFAR, name another data.root"
                 raise DataError(f"{root} holds images, not CIFAR; {advice}")
-    problem = f"{cifar.__name__} is not in {root}"
-    by_hand = f"put {archive.name} there by hand"
+    problem = f"({archive.name}) is not in {root}"
     if not download:
-        return f"{problem}: {by_hand}, or set data.download: true."
+        return f"{problem}, and data.download is false"
 
     # From the first host that sends the right bytes; it appears whole or not at all
-    failures = []
+    failures: dict[str, None] = {}
     root.mkdir(parents=True, exist_ok=True)
     for url in (*MIRRORS, cifar.url):
         url = url.format(name=name, file=archive.name)
-        logger.warning("downloading %s, 170 MB", url)
         try:
             with replacing(archive) as partial:
                 _copy(url, partial)
@@ -77,15 +77,19 @@ def fetch_cifar(name: str, root: Path, download: bool) -> str:
                     raise OSError("wrong content")
             return ""
         except (OSError, http.client.HTTPException) as error:
-            failures.append(f"{url}: {error!r}")
-            logger.warning("%s", failures[-1])
-    return f"{problem} and could not be downloaded ({'; '.join(failures)}): {by_hand}."
+            # Without a network no name is found, which is said once
+            reason = f"{urlsplit(url).hostname}: {error!r}"
+            if isinstance(getattr(error, "reason", None), gaierror):
+                reason = "no connection"
+            failures[reason] = None
+    return f"{problem} and could not be downloaded ({'; '.join(failures)})"
 
 
 def _copy(url: str, path: Path) -> None:
     """Copy what a host sends to a file."""
     request = Request(url, headers={"User-Agent": "vit-patch-trainer"})
     with urlopen(request, timeout=SILENCE) as response, path.open("wb") as file:
+        logger.warning("downloading %s, 170 MB", url)
         parts = iter(lambda: response.read(2**20), b"")
         for part in track(parts, "CIFAR", total=163, unit=" MB"):
             file.write(part)

@@ -5,6 +5,7 @@ The sources are CIFAR, a folder, Scenes, and a data set of the caller's.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -19,8 +20,10 @@ from vit.errors import DataError
 from vit.inputs import OWN, Preparation
 from vit.weights import class_key
 
+logger = logging.getLogger(__name__)
+
 SCENES_SEED = 0
-"""The same pictures for every run, like any other data set."""
+"""The same images for every run, like any other data set."""
 
 SCENES_COUNTS = (50_000, 10_000)
 """Images of the training and the test split, as many as CIFAR has."""
@@ -44,8 +47,8 @@ def load_data(
             are kept.
         dataset, test_dataset: map-style data sets that replace the source; see
             `vit.data.map_style.load_datasets`.
-        prepared: how pictures of any size are cropped and resized. Anything but this package's own
-            way makes the input of a model that expects it, not images to train on.
+        prepared: how images of any size are cropped and resized. Any way but this package's own
+            gives the input of a model that expects it, not images to train on.
         trained_on: hashes of a model's training images, int64 (M,). If some are among the training
             images here, `val_size` holds out some of the others, which that model has not seen.
     """
@@ -58,19 +61,19 @@ def load_data(
     warning = None
     if dataset is None and (source == "dataset" or test_dataset is not None):
         raise DataError(
-            "these images are handed over: vit.fit(..., train=...), and test=... beside"
+            "pass these images in Python: vit.fit(..., train=...), and optionally test=..."
         )
     if dataset is None and source.startswith("cifar"):
         from vit.data.cifar import fetch_cifar
 
         problem = fetch_cifar(source, root, config.download)
         if problem and config.fallback != "scenes":
-            advice = "Or give --data scenes (built in), or --data YOUR_IMAGES."
-            raise DataError(f"{problem} {advice}")
+            advice = "put it there by hand, or use --data scenes (built in) or --data YOUR_IMAGES"
+            raise DataError(f"{name} {problem}; {advice}")
         if problem:
             source = "scenes"
-            instead = "so this run uses the built-in Scenes images instead"
-            warning = f"{name} is not available, {instead}. {problem}"
+            warning = f"{name} {problem}, so this run draws the built-in Scenes images instead."
+            logger.warning("%s", warning)
             name = TITLES[source]
     if dataset is not None:
         from vit.data.map_style import load_datasets
@@ -108,8 +111,8 @@ def load_data(
         unseen = int(held_out.sum())
         if not unseen:
             problem = f"the model was trained on all {len(train):,} training images"
-            raise DataError(f"{name}: {problem}; without val_size, it is tested on the test images")
-        # as many as are asked for; all that it has not seen, if these are fewer
+            raise DataError(f"{name}: {problem}; leave val_size out, to use the test images")
+        # as many as requested, or all that it has not seen if these are fewer
         if config.val_size < unseen or unseen == len(train):
             hashes = train.image_hashes[held_out]
             share = config.val_size / unseen
@@ -131,7 +134,7 @@ def load_data(
         is_chosen=is_chosen or config.val_size > 0,
         prepared=source == "folder" and prepared != OWN,
         whole_content_hash=whole_content_hash,
-        # images in both splits make a score of what was trained on
+        # with images in both splits, a score measures what was trained on
         copies=int(torch.isin(test.image_hashes, train.image_hashes).sum()),
     )
 

@@ -6,7 +6,6 @@ import json
 import math
 import os
 import sys
-import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -215,12 +214,6 @@ class Progress(Callback):
 
 def announce(run: Run, folder: RunFolder) -> None:
     """Print the data, model, device and length of the run."""
-    # on stderr, if the data is not what the settings name
-    if run.data.warning:
-        bar = "!" * 100
-        text = textwrap.fill(f"WARNING: {run.data.warning}", 100)
-        print(f"\n{bar}\n{text}\n{bar}\n", file=sys.stderr, flush=True)
-
     model = run.config.model
     parameters = sum(parameter.numel() for parameter in run.model.parameters())
     rows, columns = model.grid_size
