@@ -1,7 +1,8 @@
 """The learner's questions, answered by measuring: `python -m studies NAME`, from a clone.
 
 To add one, write a module whose docstring says how to read its results and whose
-`study(experiment)` returns them, and enter it in `STUDIES`. The answers are in docs/questions/.
+`study(experiment)` returns them, and enter it in `STUDIES`. The answers are in docs/questions/,
+their tables in studies/results/.
 """
 
 from __future__ import annotations
