@@ -59,6 +59,15 @@ def test_track_mlflow_goes_on_in_the_same_run(tmp_path, monkeypatch):
     assert logged == {line["step"]: line["loss"] for line in lines if "loss" in line}
 
 
+def test_reconstruct_draws_a_row_for_each_image(tmp_path, monkeypatch):
+    files = [tmp_path / "out.png", tmp_path / "photo.png", tmp_path / "photo.png"]
+    Image.radial_gradient("L").save(files[1])
+    name = "vit-tiny-p4-cifar10"
+    example_here("reconstruct.py", name, "32,64", *files, monkeypatch=monkeypatch)
+    with Image.open(files[0]) as drawn:
+        assert drawn.size == (800, 316)
+
+
 def test_film_has_a_frame_for_each_snapshot(tmp_path, monkeypatch):
     for step in (0, 5, 20):
         model = randomize(autoencoder(), 0.1 + step / 40)

@@ -235,7 +235,8 @@ def masked_figure(
         for map_ in values[image]:
             painted = _painted(sheet, scales[image % len(scales)], map_, original)
             pictures.append(_mixed(painted, ON_MAPS[0], ON_MAPS[1] * strokes))
-        names = [labels[image] or "original", "masked input", "reconstruction", *panels]
+        names = [labels[image] or "original", "masked input", "reconstruction"]
+        names += [f"decoder {panel}" for panel in panels]
         words = ["", "", "", *(f"{share:.0%} on visible" for share in on_visible[image])]
         tiles.append([*map(Tile, pictures, names, words)])
     return sheet.figure(
