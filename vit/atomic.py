@@ -52,8 +52,8 @@ def replacing(path: Path, folder: bool = False) -> Iterator[Path]:
         with ExitStack() as locks:
             # again if another process has taken it for left behind, before it was locked
             while not temporary.exists():
-                # with the mode of any new file; tempfile's are private, and to learn the umask one
-                # must set it, for all threads
+                # with the mode of any new file; tempfile's are private, and the umask can be read
+                # only by setting it, for all threads
                 temporary.mkdir() if folder else temporary.touch()
                 with suppress(OSError):
                     locks.enter_context(_lock_of(temporary, wait=True))
@@ -65,13 +65,14 @@ def replacing(path: Path, folder: bool = False) -> Iterator[Path]:
             temporary.replace(path)
             sync(path.parent)
     except OSError as error:
-        # a folder that is gone explains all
+        # a missing folder explains every error
         refuse_lost_folder(path)
-        # an error about another file, raised by the block, says all there is to say
+        # an error about another file, raised by the block, needs no addition
         name = str(error.filename or PARTIAL)
         if error.errno is None or PARTIAL not in name:
             raise
-        # else name the requested file: a full disk names none, other errors the temporary one
+        # otherwise name the requested file: a full disk names none, other errors name the temporary
+        # one
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         # it has its name, or its folder is gone
@@ -81,7 +82,8 @@ def replacing(path: Path, folder: bool = False) -> Iterator[Path]:
 
 @contextmanager
 def _lock_of(path: Path, wait: bool) -> Iterator[None]:
-    """Hold the lock of a file or folder; an OSError says that another has it, or there are none."""
+    """Hold the lock of a file or folder; OSError if another process has it, or locks do not
+    exist."""
     if sys.platform == "win32":
         raise OSError
     descriptor = os.open(path, os.O_RDONLY)
@@ -108,7 +110,7 @@ def make_folder(folder: Path) -> None:
 def lock_folder(folder: Path) -> IO[bytes]:
     """Lock a folder against other processes, until the returned file is closed.
 
-    A BlockingIOError says that another process has locked it. Windows and some network file systems
+    Raises BlockingIOError if another process has locked it. Windows and some network file systems
     have no such locks.
     """
     # a link in the file's place, which could lead to any file, is not followed
@@ -154,7 +156,8 @@ def refuse_lost_folder(path: Path) -> bool:
 
 
 def sync(path: Path) -> None:
-    """Make a file's content, or the names in a folder, survive a power cut, where that is there."""
+    """Make a file's content, or the names in a folder, survive a power cut, where the system
+    can."""
     # Windows opens no folder, and syncs no file that is only read
     if os.name != "posix":
         return
@@ -171,7 +174,7 @@ def sync(path: Path) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write `text` (UTF-8) to `path`, whole or not at all."""
     with replacing(path) as temporary:
-        # names of files may be any bytes, which UTF-8 cannot write
+        # file names may hold any bytes, also those that UTF-8 cannot encode
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 

@@ -1,6 +1,6 @@
-"""The vision transformer (Dosovitskiy et al. 2021): pre-norm blocks over prefix tokens and patches.
+"""The vision transformer (Dosovitskiy et al. 2021): pre-norm layers over prefix tokens and patches.
 
-Names are timm's, so that a timm state dict loads as it is.
+Names are timm's, so that a timm state dict loads unchanged.
 Letters: B batch, L patches, K visible patches, N tokens (prefix + patches), D width, h heads.
 """
 
@@ -94,13 +94,13 @@ class DropPath(nn.Module):
 
 
 class Block(nn.Module):
-    """A pre-norm transformer block: attention between tokens, then an MLP on each token.
+    """A pre-norm transformer layer: attention between tokens, then an MLP on each token.
 
     Each adds its output to the residual stream.
 
     Args:
         config: the transformer's architecture.
-        drop_path: this block's rate of stochastic depth.
+        drop_path: this layer's rate of stochastic depth.
     """
 
     def __init__(self, config: ViTConfig, drop_path: float = 0.0):
@@ -191,7 +191,7 @@ class VisionTransformer(nn.Module):
             config.pos_embed, self.patch_embed.grid_size, prefix_rows, dim
         )
 
-        # blocks, whose drop path grows linearly from 0
+        # layers, whose drop path grows linearly from 0
         rates = [config.drop_path * i / max(config.depth - 1, 1) for i in range(config.depth)]
         self.blocks = nn.Sequential(*(Block(config, rate) for rate in rates))
 
@@ -214,7 +214,7 @@ class VisionTransformer(nn.Module):
         return self
 
     def attention(self, layer: int) -> MultiHeadSelfAttention:
-        """Return the attention of block `layer`; negative numbers count from the last."""
+        """Return the attention of layer `layer`; negative numbers count from the last."""
         block = self.blocks[layer]
         assert isinstance(block, Block)
         return block.attn
@@ -223,8 +223,8 @@ class VisionTransformer(nn.Module):
         """Cut images (B, C, H, W) into this model's patches (B, L, C p q).
 
         Raises:
-            ValueError: the images have another size than the model's, so their patches would get
-                wrong positions.
+            ValueError: the images differ in size from the model's, so their patches would get wrong
+                positions.
         """
         if images.shape[-2:] != self.patch_embed.image_size:
             h, w = images.shape[-2:]
@@ -276,7 +276,7 @@ class VisionTransformer(nn.Module):
         """Compute `forward` from the images' patches (B, L, C p q)."""
         x = self.embed(patches, mask)  # (B, N, D)
 
-        # per block: its draws (B, 2), or None; the first block drops nothing
+        # per layer: its draws (B, 2), or None; the first layer drops nothing
         draws: list[Tensor | None] = [None] * len(self.blocks)
         if drop_path is not None:
             draws = [None, *drop_path.unbind(1)]
@@ -294,7 +294,7 @@ class VisionTransformer(nn.Module):
             images: (B, C, H, W).
             mask: which patches are visible; None for all.
             drop_path: (B, depth - 1, 2) from 0 to 1, the draws of `DropPath` in training, for all
-                blocks but the first, which drops nothing; None: each block draws its own.
+                layers but the first, which drops nothing; None: each layer draws its own.
 
         Returns:
             (B, N, D): the prefix first, then the patches (under a mask, the visible ones).
@@ -302,9 +302,8 @@ class VisionTransformer(nn.Module):
         return self.encode(self.patchify(images), mask, drop_path)
 
     def pool(self, tokens: Tensor) -> Tensor:
-        """Pool tokens (B, N, D) into one vector per image (B, D).
-
-        By `global_pool`: the class token, or the mean over the patches.
+        """Pool tokens (B, N, D) into features (B, D). `global_pool` decides: the class token, or
+        the mean over the patches.
         """
         if self.reads_class_token:
             return tokens[:, 0]

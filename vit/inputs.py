@@ -26,15 +26,15 @@ INTERPOLATIONS = ("bicubic", "bilinear")
 
 # ---- From a file ---------------------------------------------------------------------------------
 
-# Pillow goes by content, not by name: without this list, it would pass PostScript named .png to
-# Ghostscript.
+# Pillow recognises a file by its content, not its name: without this list, it would pass PostScript
+# named .png to Ghostscript.
 FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP", "GIF")
 
 # Pillow refuses a picture whose text or colour profile takes more than 1 MB, which some programs
-# write; those of 64 MB together it refuses still.
+# write; it still refuses those of 64 MB together.
 PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY
 
-# Pillow's switch as each thread found it that is within `whole_pictures`
+# Pillow's switch as each thread within `whole_pictures` found it
 _switches: list[bool] = []
 _lock = threading.Lock()
 
@@ -49,7 +49,7 @@ class Preparation:
         interpolation: "bicubic" or "bilinear", for resizing.
         crop_share: the share to keep of each side of the largest centred part with the input's
             aspect ratio.
-        squash: a share of the whole picture is kept instead, and its aspect ratio changed.
+        squash: keep that share of the whole image instead, and change its aspect ratio.
     """
 
     interpolation: str = "bicubic"
@@ -66,7 +66,7 @@ def decode(
     prepared: Preparation = OWN,
     remarks: list[str] | None = None,
 ) -> tuple[bytes, int] | str:
-    """Return the pixels of an image file and its hash, or a few words on why it has none.
+    """Return the pixels of an image file and its hash, or in a few words why it has none.
 
     EXIF orientation is applied; transparency becomes white; 16-bit grey is scaled to 8 bits; an
     animation gives its first frame. The image is cropped to its largest centred part with the
@@ -76,7 +76,7 @@ def decode(
     Args:
         path: of the file.
         image_size: (H, W) of the pixels.
-        prepared: how the picture is cropped and resized.
+        prepared: how the image is cropped and resized.
         remarks: gets `PAGES` if the file is one of those.
 
     Returns:
@@ -93,7 +93,7 @@ def decode(
         # Pillow's own message repeats the path
         return "its content is not an image"
     except Exception as error:
-        # Pillow raises nearly anything on damaged bytes; whatever it is, the image is bad
+        # Pillow raises nearly anything on damaged bytes; whatever the type, the image is bad
         return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
@@ -113,7 +113,7 @@ def image_hash(pixels: bytes | memoryview) -> int:
 def whole_pictures() -> Iterator[None]:
     """Let Pillow refuse truncated files within the block, in any number of threads at once.
 
-    Other packages let it take grey for the pixels that a file lacks, in the whole process.
+    Other packages make it fill the pixels that a file lacks with grey, in the whole process.
     """
     with _lock:
         _switches.append(ImageFile.LOAD_TRUNCATED_IMAGES)
@@ -121,7 +121,7 @@ def whole_pictures() -> Iterator[None]:
     try:
         yield
     finally:
-        # the first that came has found the switch, the others False: the last that goes restores it
+        # the first thread found the original switch, the others False: the last one out restores it
         with _lock:
             ImageFile.LOAD_TRUNCATED_IMAGES = _switches.pop()
 
@@ -141,7 +141,7 @@ def _planes(image: Image.Image) -> bytes:
 
 def as_seen(image: Image.Image) -> Image.Image:
     """Return a picture upright and in RGB, with all its pixels."""
-    # Metadata may stand after the pixels; what is wrong with the pixels is not to pass as theirs
+    # Metadata may stand after the pixels; damaged pixels must not pass as damaged metadata
     with whole_pictures():
         image.load()
     picture = _rgb(image)
@@ -172,7 +172,7 @@ def size_of(path: str) -> tuple[int, int] | None:
         with _open(path) as image:
             return upright_size(image)
     except Exception:
-        # `decode` tells what is wrong with it
+        # `decode` reports what is wrong with it
         return None
 
 
@@ -189,7 +189,7 @@ def _orientation(image: Image.Image) -> object:
     try:
         return image.getexif().get(ExifTags.Base.Orientation, 1)
     except Exception:
-        # Pillow raises nearly anything on damaged metadata, which are no pixels
+        # Pillow raises nearly anything on damaged metadata; the pixels may still be good
         return 1
 
 
@@ -198,7 +198,7 @@ def _rgb(image: Image.Image) -> Image.Image:
     # 16-bit grey, which Pillow would clip at 255
     if image.mode.startswith(("I", "F")):
         grey = image.convert("I")
-        darkest, brightest = grey.getextrema()  # of the one band
+        darkest, brightest = grey.getextrema()  # for the only band
         if image.mode == "F" or not 0 <= darkest <= brightest <= 65535:  # type: ignore[operator]
             raise ValueError("fractional grey values, or of more than 16 bits: what is white?")
         grey = grey.point(lambda value: value * (1 / 257) + 0.5).convert("L")
@@ -206,7 +206,7 @@ def _rgb(image: Image.Image) -> Image.Image:
         if getattr(image, "tag_v2", {}).get(ExifTags.Base.PhotometricInterpretation) == 0:
             grey = ImageOps.invert(grey)
         return grey.convert("RGB")
-    # transparent pixels have colours too, which Pillow would show
+    # transparent pixels also have colours, which Pillow would show
     if image.has_transparency_data:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
@@ -297,7 +297,7 @@ class Normalization:
         counts = torch.zeros(images.shape[1], 256, dtype=torch.float64)
         count = min(len(images), most)
         chosen = torch.arange(count) * len(images) // count
-        # some images at a time, because each pixel takes 8 bytes here
+        # a few images at a time, because each pixel takes 8 bytes here
         at_once = max(2**22 // (images.shape[-2] * images.shape[-1]), 1)
         for part in chosen.split(at_once):
             for channel, pixels in enumerate(images[part].unbind(1)):
@@ -323,7 +323,7 @@ class Normalization:
         # not on a GPU, which the check would have to wait for
         elif images.device.type == "cpu" and images.numel():
             low, high = (value.item() for value in images.aminmax())
-            # resizing overshoots less than that at edges; nan is left to the model
+            # resizing overshoots less than that at edges; nan is left for the model to find
             if low < -0.5 or high > 1.5:
                 values = f"got {images.dtype} from {low:.3g} to {high:.3g}"
                 raise ValueError(
@@ -342,7 +342,7 @@ class Normalization:
         # sent once: at each step, it would make a GPU wait
         key = (images.device, images.dtype)
         if key not in self._columns:
-            # kept for later calls too, which may need gradients
+            # kept for later calls, which may need gradients
             with torch.inference_mode(False):
                 self._columns[key] = torch.tensor(
                     [self.mean, self.std], dtype=images.dtype, device=images.device
@@ -377,7 +377,7 @@ class ModelInputs:
 
     @property
     def prepared(self) -> Preparation:
-        """How pictures become the model's pixels."""
+        """How images become the model's pixels."""
         height = self.image_size[0]
         resized = math.floor(height / self.crop_share + 1e-6)
         return Preparation(self.interpolation, height / resized, self.squash)

@@ -15,15 +15,15 @@ from torch import nn
 
 @contextmanager
 def isolated() -> Iterator[None]:
-    """Undo at the end of the block what it changes in the process, and begin it in torch's modes.
+    """Run the block in torch's default modes, and undo at its end what it changed in the process.
 
     A caller may be within `torch.no_grad()`, `torch.inference_mode()` or `torch.autocast()`, or
     have chosen another default dtype or device: the block has gradients, float32 and the CPU.
     Afterwards torch's number of threads is as before.
 
-    The global random generators are not put back, because nothing here draws from them but new
-    weights (`vit.data.draws.seeded_weights`): another thread that has drawn meanwhile would draw
-    the same numbers once more.
+    The global random generators are not put back, because only new weights draw from them here
+    (`vit.data.draws.seeded_weights`): another thread that has drawn meanwhile would draw the same
+    numbers again.
     """
     dtype = torch.get_default_dtype()
     threads = torch.get_num_threads()

@@ -26,7 +26,7 @@ class MaskedDecoder(nn.Module):
     Args:
         config: the architecture.
         encoder: the encoder's architecture, which decides the rest: image, patches, prefix tokens
-            and kind of block.
+            and kind of layer.
 
     Attributes:
         config: the architecture, with every None replaced by the encoder's value.
@@ -45,7 +45,7 @@ class MaskedDecoder(nn.Module):
         self.mask_token = nn.Parameter(torch.empty(1, 1, config.dim))
         self.pos_embed = position_table("sincos", grid_size, self.num_prefix_tokens, config.dim)
 
-        # blocks without drop path, and one linear map to a patch's pixels
+        # layers without drop path, and one linear map to a patch's pixels
         block_config = config.blocks(encoder)
         self.blocks = nn.Sequential(*(Block(block_config) for _ in range(config.depth)))
         self.norm = nn.LayerNorm(config.dim, eps=block_config.norm_eps)
@@ -71,13 +71,13 @@ class MaskedDecoder(nn.Module):
         patches = restore_order(x[:, prefix:], mask)  # (B, L, E), grid order
         x = torch.cat([x[:, :prefix], patches], dim=1) + self.pos_embed
 
-        # the prefix was read by the patches; it predicts nothing itself
+        # the patches have attended to the prefix; it predicts nothing itself
         return self.norm(self.blocks(x))[:, prefix:]  # (B, L, E)
 
     def predict_masked(self, tokens: Tensor, mask: Mask) -> Tensor:
         """Predict only the masked patches, which is all that the loss needs.
 
-        Blocks do not depend on the order of tokens, so grid order is not restored. The last block
+        Layers do not depend on the order of tokens, so grid order is not restored. The last layer
         computes only the masked tokens, because nothing reads the others.
 
         Args:
@@ -93,7 +93,7 @@ class MaskedDecoder(nn.Module):
         table = self.pos_embed.expand(len(tokens), -1, -1)  # (B, prefix + L, E)
         positions = torch.cat([table[:, :prefix], take(table[:, prefix:], order)], dim=1)
 
-        # all blocks but the last compute every token, as keys for the masked ones
+        # all layers but the last compute every token, as keys for the masked ones
         x = self._embed_with_mask_tokens(tokens, mask) + positions  # (B, prefix + L, E)
         for block in self.blocks[:-1]:
             x = block(x)
@@ -173,7 +173,7 @@ class MaskedAutoencoder(nn.Module):
         prediction = self.decoder.predict_masked(tokens, mask)  # (B, L - K, P)
         masked_patches = take(patches, mask.ids_masked)  # (B, L - K, P)
         targets = patch_targets(masked_patches, self.norm_pix_loss)
-        # in float32 even under autocast: a mean of many squares needs its digits
+        # in float32 even under autocast: a mean of many squares needs the precision
         return F.mse_loss(prediction.float(), targets.float()), tokens
 
 

@@ -130,7 +130,7 @@ def make_mask(
         kind: "random", "block" or "grid".
         batch: B.
         grid_size: (rows, columns) of patches.
-        mask_ratio: the share of patches to mask, between 0 and 1.
+        mask_ratio: the fraction of patches to mask, between 0 and 1.
         generator: the only source of randomness, on the CPU.
 
     Raises:

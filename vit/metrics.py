@@ -1,4 +1,4 @@
-"""How each score is called and written: the one table for terminal, report and comparison.
+"""The name and format of each score: the one table for terminal, report and comparison.
 
 `vit.evaluation.evaluate` makes the scores; summary.json and results.json hold them as they are, by
 method, a row for each protocol, of which the first is the usual one:
@@ -18,14 +18,14 @@ Row = Mapping[str, Any]
 Scores = Mapping[str, Sequence[Row]]
 
 FORMATS = {"accuracy": ".2%", "error": ".2%", "loss": ".4f"}
-"""How to write each kind of measure. More accuracy is better, less of all else."""
+"""How to write each kind of measure. Higher is better for accuracy, lower for all others."""
 FEW_IMAGES = 1000
-"""Below so many images, a percentage has no decimals: one image is a tenth of a percent or more."""
+"""Below this number of images, a percentage has no decimals: one image is 0.1% or more."""
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A kind of score: how it is called and written.
+    """A kind of score: its name and format.
 
     Attributes:
         kind: a key of FORMATS.
@@ -38,32 +38,32 @@ class Measure:
     short: str
 
     def write(self, value: float, images: int = 0) -> str:
-        """Return the value as text; a percentage of few images has no decimals.
+        """Return the value as text; a percentage from few images has no decimals.
 
         Args:
             images: behind the value, 0 if unknown.
         """
         form = FORMATS[self.kind]
-        # Decimals of few images would claim what they cannot tell
+        # Decimals from few images would be noise
         if 0 < images < FEW_IMAGES and form.endswith("%"):
             form = ".0%"
         return format(value, form)
 
     def write_error(self, value: float, images: int) -> str:
-        """Return how sure an accuracy on `images` images is: its standard error, "± 0.50%".
+        """Return the standard error of an accuracy on `images` images, "± 0.50%".
 
         An accuracy of 0 or 1 has none by the formula: "(4 of 4)". Other kinds have "".
         """
         if self.kind != "accuracy" or not images:
             return ""
-        # of a share p on n images, sqrt(p (1 - p) / n)
+        # for a fraction p of n images, sqrt(p (1 - p) / n)
         error = math.sqrt(value * (1 - value) / images)
         if error == 0:
             return f"({round(value * images):,} of {images:,})"
         return f"± {self.write(error, images)}"
 
     def write_with_error(self, value: float, images: int) -> str:
-        """Return the value and how sure it is: "45.30% ± 0.50%", or "0.4310" for a loss."""
+        """Return the value and its standard error: "45.30% ± 0.50%", or "0.4310" for a loss."""
         return f"{self.write(value, images)} {self.write_error(value, images)}".rstrip()
 
 
@@ -77,7 +77,7 @@ MEASURES = {
     ("knn", "accuracy"): Measure("accuracy", "nearest-neighbour accuracy", "neighbours"),
     ("linear", "accuracy"): Measure("accuracy", "linear probe of frozen features", "linear probe"),
 }
-"""What is shown of each method's rows, in this order."""
+"""The measures shown for each method, in this order."""
 
 BASELINES = {
     "raw_pixels": "raw pixels",
@@ -86,7 +86,7 @@ BASELINES = {
     "mean_of_visible_patches": "the mean of the visible patches",
     "nearest_visible_patch": "the nearest visible patch",
 }
-"""What scores are compared with: what needs no training."""
+"""The baselines of scores, which need no training."""
 OLD_NAMES = {
     "encoder_accuracy": "accuracy",
     "raw_pixel_accuracy": "raw_pixels",
@@ -94,7 +94,7 @@ OLD_NAMES = {
     "test_calibration_error": "expected_calibration_error",
     "test_confusion": "confusion",
 }
-"""What measures and baselines were called until 0.1."""
+"""The names of measures and baselines until 0.1."""
 
 
 def read_scores(document: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
@@ -145,7 +145,7 @@ def score_lines(scores: Scores) -> list[tuple[str, str, str]]:
         for row in scores.get(method, []):
             if key not in row:
                 continue
-            # a row says how it was measured and beside what at its first measure
+            # a row's first measure also has its protocol and baselines
             remark = ""
             if key in ("accuracy", "loss"):
                 parts = [write_baselines(row, measure), row["protocol"]]

@@ -15,9 +15,8 @@ T = TypeVar("T")
 
 
 class OptionalStream:
-    """A stream that leads nowhere once it cannot be written, so that work goes on without its talk.
-
-    Its reader may have gone, its disk be full, or its terminal be closed.
+    """A stream that drops its text once it cannot be written, so that work continues without
+    output. Its reader may have ended, its disk be full, or its terminal be closed.
     """
 
     def __init__(self, stream: TextIO):
@@ -50,14 +49,14 @@ class OptionalStream:
 def say(line: str) -> None:
     """Print a line on stdout; characters that its encoding lacks, as a file's on Windows, escaped.
 
-    It arrives at once in files and pipes, too.
+    It also arrives at once in files and pipes.
     """
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     print(line.encode(encoding, "backslashreplace").decode(encoding), flush=True)
 
 
 class Bar(tqdm):
-    """tqdm's bar without its monitor, a thread that would go on in the caller's process."""
+    """tqdm's bar without its monitor, a thread that would stay in the caller's process."""
 
     monitor_interval = 0
 
@@ -81,7 +80,7 @@ class Lines:
 
 
 def progress_bar(stream: TextIO, line: str, **options: Any) -> Bar:
-    """Return a bar on a terminal; on any other stream, one that writes a line now and then.
+    """Return a bar on a terminal; on any other stream, one that writes a line from time to time.
 
     Args:
         stream: where to write.
@@ -91,8 +90,8 @@ def progress_bar(stream: TextIO, line: str, **options: Any) -> Bar:
     if stream.isatty():
         return Bar(file=stream, dynamic_ncols=True, **options)
 
-    # A line by the clock, not by the number of items, and none for quick work. The time left goes
-    # by the mean rate so far, because the last items alone may be slow ones.
+    # A line by the clock, not by the number of items, and none for quick work. The time left
+    # follows from the mean rate so far, because the last items alone may be slow ones.
     options |= dict(
         delay=SECONDS_BETWEEN_LINES,
         mininterval=SECONDS_BETWEEN_LINES,
@@ -112,7 +111,7 @@ def work_bar(title: str, total: int | None, unit: str = " steps") -> Bar:
         total: the number of its parts; None if unknown.
         unit: of the parts, e.g. " images".
     """
-    # tqdm fills in the names in braces; without a total it knows no time left
+    # tqdm replaces the names in braces; without a total it has no time left
     if total:
         line = f"{{desc}}  {{n:,}}/{{total:,}}{unit}  {{elapsed}} elapsed  {{remaining}} left"
     else:
@@ -125,8 +124,8 @@ def track(
 ) -> Iterator[T]:
     """Yield `items`, with a bar on stderr that disappears at the end.
 
-    In a file or pipe, it is a line now and then. Both show the time elapsed and, if the number of
-    items is known, the time left. An item is done when the next is requested.
+    In a file or pipe, it is a line from time to time. Both show the time elapsed and, if the number
+    of items is known, the time left. An item is done when the next is requested.
 
     Args:
         items: one per step of the work.

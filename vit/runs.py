@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 __version__ = "0.1.0"
-"""The version of this package, which runs and pages state."""
+"""The version of this package, written into runs and pages."""
 QUICKSTART = CONFIGS / "quickstart.yaml"
 RUN_CONFIG = "config.yaml"
 WRITTEN_BY = "# written by version "
@@ -70,7 +70,7 @@ def train_command(
     in_files = read_settings(*files)
     folder = out or Path("runs") / run_name(files)
 
-    # A run that goes on has its own settings, which those of files may only repeat
+    # A resumed run has its own settings, with which those of files must agree
     if resume:
         saved = flat_settings(config_of_run(folder).to_dict())
         config = Config.from_settings(saved, settings)
@@ -125,7 +125,7 @@ class RunFiles:
         # From the last step on: a folder with a summary holds a finished run
         self.summary = path / "summary.json"
         self.report = path / "report.html"
-        # Pictures, of which a run draws those that suit its objective
+        # Figures; a run draws those that suit its objective
         self.reconstructions = path / "reconstructions.png"
         self.confusion = path / "confusion.png"
         self.reliability = path / "reliability.png"
@@ -143,7 +143,7 @@ class RunFiles:
     @property
     def all(self) -> list[Path]:
         """Every path in the folder."""
-        # A folder that is being written has other attributes too
+        # A folder that is being written also has other attributes
         values = vars(self).values()
         return [path for path in values if isinstance(path, Path) and path != self.path]
 
@@ -159,18 +159,19 @@ class RunFiles:
 
 CONTENTS = {
     "report.html": "all of this on one page: open it first",
-    "reconstructions.png": "images, what the model sees of them, and how it fills in the rest",
+    "reconstructions.png": "images, their visible patches, and the reconstruction of the rest",
     "confusion.png": "which classes it confuses",
     "reliability.png": "accuracy against confidence",
     "mistakes.png": "what it got wrong with the most confidence",
-    "dynamics.png": "how strongly each matrix was trained, how far it moved (see dynamics.jsonl)",
-    "attention.png": "what the last layer attends to, head by head",
-    "curves.png": "what the run measured, learning rate and gradient norm, over the epochs",
-    "summary.json": "these scores and where they come from",
+    "dynamics.png": "gradient size and movement of each weight matrix (see dynamics.jsonl)",
+    "attention.png": "attention of the last layer, head by head",
+    "curves.png": "loss, scores, learning rate and gradient norm over the epochs",
+    "summary.json": "these scores, and how they were measured",
     "model.safetensors": "the weights, with config.json, for vit.load_model",
-    "trained_on.npy": "which images it has learned from: vit evaluate says if it is tested on some",
+    "trained_on.npy": "hashes of the training images: vit evaluate warns if it is tested on some of
+    them",
 }
-"""What the user finds in the folder of a finished run."""
+"""The files for the user in the folder of a finished run."""
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
@@ -205,13 +206,12 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def read_saved_part(path: Path, length: int) -> bytes:
-    """Return the part of a file that was written before a state was saved; nothing if it is gone.
-
-    The lines after it are of steps that a resumed run makes again.
+    """Return the part of a file that was written before a checkpoint; nothing if it is gone. Later
+    lines belong to steps that a resumed run repeats.
 
     Args:
         path: metrics.jsonl or dynamics.jsonl.
-        length: its bytes at the state.
+        length: its bytes at the checkpoint.
     """
     if not path.exists():
         return b""
@@ -222,7 +222,7 @@ def read_saved_part(path: Path, length: int) -> bytes:
 
 @dataclass(frozen=True)
 class SampleImages:
-    """A few test images that a run keeps, to show the model at work without the data set.
+    """A few test images that a run keeps, so that figures need no data set.
 
     Attributes:
         images: uint8 (B, C, H, W).
@@ -246,4 +246,5 @@ def read_sample_images(path: Path) -> SampleImages:
             images = file.get_tensor("images")
         return SampleImages(images, text["labels"], text["class_names"], text["data"])
     except Exception as error:
-        raise RunError(f"{path} cannot be read: {error}; remove it to go on without it") from error
+        raise RunError(f"{path} cannot be read: {error}; remove it to continue without it") from
+        error

@@ -2,7 +2,7 @@
 
 The run folder (runs/<config>, or --out) receives config.yaml, metrics.jsonl, checkpoints/,
 showcase.safetensors, model.safetensors, config.json and summary.json; run.dynamics_every adds
-dynamics.jsonl, run.snapshots adds snapshots/. `vit train` adds the pictures and report.html.
+dynamics.jsonl, run.snapshots adds snapshots/. `vit train` adds the figures and report.html.
 """
 
 from __future__ import annotations
@@ -65,13 +65,14 @@ def fit(
     objective: type[Objective] | None = None,
     keep_freed_memory: bool = False,
 ) -> Run:
-    """Train, evaluate and save a model, as `vit train` does, without its pictures and its report.
+    """Train, evaluate and save a model, as `vit train` does, but without figures and report.
 
     `vit.report.pictures.draw_pictures(run, run.folder, run.summary["scores"])` draws those; `vit
     report FOLDER` then makes the page.
 
     The process is left as it was, but for `keep_freed_memory`: random generators, threads, modes of
-    torch, signal handlers. One of several loses the environment variables by which they met.
+    torch, signal handlers. One of several processes loses the environment variables by which they
+    met.
 
     Args:
         config: all settings: `Config.read("quickstart", {"train.epochs": 1})`.
@@ -82,9 +83,9 @@ def fit(
         callbacks: added to the run's own; the main process calls them.
         init: the model to begin with, from `vit.load_model` or another run; `model.init` becomes
             its source, and the architecture is its own, but for drop path and pooling.
-        resume: continue the run in `out` from its last saved state; pass the same datasets and the
+        resume: continue the run in `out` from its last checkpoint; pass the same datasets and the
             same objective, if any.
-        objective: a class of your own, in place of `train.objective`, which becomes its name.
+        objective: a class of your own instead of `train.objective`, which becomes its name.
         keep_freed_memory: let the process keep the memory that a step frees, until it ends: on a
             CPU under Linux, steps are up to 1.3 times as fast.
 
@@ -94,7 +95,7 @@ def fit(
 
     Raises:
         UserError: settings, data or folder cannot be used; the message is one line.
-        Stopped: a signal ended the run (a KeyboardInterrupt); its state is saved, and `resume`
+        Stopped: a signal ended the run (a KeyboardInterrupt); a checkpoint is saved, and `resume`
             continues it.
     """
     # absolute, because the caller may change the current folder meanwhile, e.g. in a callback
@@ -128,13 +129,14 @@ def carry_out(
 ) -> Run:
     """Carry out a parsed command line, up to the run's `summary`, which is not written yet.
 
-    Folder and `stop` are entered; train, test, callbacks and init are those of `fit`.
+    The contexts `folder` and `stop` are entered; train, test, callbacks and init are those of
+    `fit`.
     """
     with init_distributed(command.config) as dist:
         # Set up
         run, all_callbacks = set_up(command, folder, dist, train, test, callbacks, init)
 
-        # Train: a signal ends the run after the step under way, with its state saved
+        # Train: a signal ends the run after the current step, with a checkpoint
         with stop.deferred():
             train_and_save(run, all_callbacks, folder.checkpoints, lambda: stop.agree(dist))
 
@@ -187,7 +189,7 @@ def set_up(
         recorders += [TRACKERS[name]() for name in dict.fromkeys(config.run.track)]
     recorders += callbacks
 
-    # a state would be lost, or taken for another's
+    # its state would be lost, or taken for another callback's
     names = {"", MetricsFile.name, "dynamics"}
     for callback in recorders:
         has_state = type(callback).state_dict is not Callback.state_dict
@@ -201,15 +203,15 @@ def set_up(
     # the data; config.yaml is to name the images actually used
     data = load_images(config, dist, train, test)
     if data.source != config.data.source:
-        # Scenes in place of missing images do not have their name
+        # Scenes drawn instead of missing images do not have their name
         kept = "" if data.source == "scenes" else config.data.name
         used = {"data.source": data.source, "data.name": kept, "data.fallback": "stop"}
         config = changed(config, used)
     if command.resume and data.source == "scenes" and folder.showcase.exists():
-        # of a run that began with other images than its settings meant
+        # of a run that began with other images than its settings name
         data = replace(data, warning=read_sample_images(folder.showcase).data.get("warning"))
 
-    # the run, at its first step or where its last state left it; locked before that is read
+    # the run, at its first step or at its last checkpoint; the folder is locked before that is read
     state = None
     if command.resume:
         if dist.is_main:
@@ -232,8 +234,8 @@ def set_up(
         recorders.insert(0, recorder)
     restore(recorders, run.callback_states)
 
-    # the folder, and the callbacks that write to it at once; a longer run goes on from before the
-    # last phase of the shorter one
+    # the folder, and the callbacks that write to it at once; a longer run continues from before the
+    # learning-rate decay of the shorter one
     settings = (
         f"# trained on {one_line(data.description)}\n{WRITTEN_BY}{__version__}\n{config.to_yaml()}"
     )
@@ -265,7 +267,7 @@ def load_images(config: Config, dist: Distributed, train: Any, test: Any) -> Dat
             f"{data.content_hash}, not {images_hash}; give every machine the same"
         )
     if len(data.train) < 2:
-        raise DataError(f"{name}: a run needs two training images at least; give some hundred")
+        raise DataError(f"{name}: a run needs at least two training images; give a few hundred")
     return data
 
 
@@ -277,12 +279,12 @@ def measure(run: Run, baselines: bool = True) -> dict[str, list[dict[str, Any]]]
     config = run.config
     data = run.data
 
-    # all others ask for labels
+    # all others need labels
     methods = list(run.objective.measures)
     if not data.has_classes:
         methods = [method for method in methods if method == "reconstruction"]
 
-    # as in training, with the same share of masked patches
+    # as in training, with the same mask ratio
     options = Options(
         masks=((config.mask.kind, config.mask.ratio),),
         baselines=baselines,

@@ -1,4 +1,4 @@
-"""The project's own file format: model.safetensors (the weights) and config.json (all the rest).
+"""The project's own file format: model.safetensors (the weights) and config.json (everything else).
 
 The encoder's tensors have timm's names, and if timm computes the same, config.json also holds
 timm's settings, so that timm's "local-dir:FOLDER" and transformers' AutoModel (through its
@@ -40,7 +40,7 @@ FORMAT = f"{NAME}/1"
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 TRAINED_ON = "trained_on.npy"
-"""The hashes of the images that a model was trained on, int64 (M,), in rising order."""
+"""The hashes of the images that a model was trained on, int64 (M,), in ascending order."""
 
 
 # ---- Written -------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ def save_model(
         class_names: of the head, or of the training data.
         data: name of the training data.
         interpolation: how images are resized to the model's size.
-        crop_share: share to keep of an image's centred part.
+        crop_share: fraction to keep of an image's centred part.
         squash: whether images of another shape are squashed, not cropped.
         data_content_hash: the training data's (`vit.data.Dataset.content_hash`).
         trained_on: `vit.data.ImageSet.image_hashes` of the training images, int64 (M,), written to
@@ -302,7 +302,7 @@ class Origin(ModelInputs):
 
     @property
     def problem_type(self) -> str:
-        """What the head tells, as transformers calls it; "" for one of several classes.
+        """The kind of task of the head, as transformers calls it; "" for one of several classes.
 
         For example multi_label_classification.
         """
@@ -320,7 +320,7 @@ class Origin(ModelInputs):
         return list(getattr(self.report, "missing", []))
 
     def was_tested_on(self, content_hash: str) -> bool:
-        """Return whether its training held out the images with this hash.
+        """Return whether the training held out the images with this hash.
 
         Args:
             content_hash: of the `vit.data.ImageSet`.
@@ -346,16 +346,16 @@ class Origin(ModelInputs):
 
 
 def class_key(name: str) -> str:
-    """Return a name as it is stored and compared, whatever encodes it in this system."""
-    # files are named in UTF-8, also where the locale makes other characters of their bytes
+    """Return a name as it is stored and compared, however the system encodes it."""
+    # file names are UTF-8, even where the locale decodes their bytes otherwise
     with suppress(UnicodeError):
         name = os.fsencode(name).decode()
-    # accents are letters of their own, or a part of one
+    # an accent is a character of its own, or part of a letter
     return unicodedata.normalize("NFC", name)
 
 
 def match_classes(names: Sequence[str], class_names: Sequence[str]) -> list[int] | None:
-    """Return for each of the `class_names` its number among `names`, whatever their orders.
+    """Return for each of `class_names` its number among `names`, in whatever order they are.
 
     Numbers as names are compared as numbers, because as text 10 comes before 2.
 
