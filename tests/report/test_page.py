@@ -349,6 +349,7 @@ def show(driver, tmp_path):
         == []
     )
     driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
 def look(driver: Chrome, width: int) -> None:
@@ -361,8 +362,10 @@ def look(driver: Chrome, width: int) -> None:
 def test_page_fits_and_can_be_read(which, show, driver, request):
     show(request.getfixturevalue(which))
     driver.execute_script("for (const e of document.querySelectorAll('details')) e.open = true")
-    for width in (1280, 390):
+    for width, theme in ((1280, "light"), (390, "dark")):
         look(driver, width)
+        media = {"features": [{"name": "prefers-color-scheme", "value": theme}]}
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
         assert driver.execute_script("return document.documentElement.scrollWidth") <= width
         wide = driver.execute_script(
             """return [...document.querySelectorAll('body *')].filter((e) => e.getBoundingClientRect().right > innerWidth + 1
@@ -377,7 +380,7 @@ def test_page_fits_and_can_be_read(which, show, driver, request):
             lambda _, broken=broken: driver.execute_script(broken) == []
         )
         paper = driver.execute_script("return getComputedStyle(document.body).backgroundColor")
-        assert paper == "rgb(255, 255, 255)"  # figures have the page's own paper
+        assert (paper == "rgb(255, 255, 255)") == (theme == "light")  # as the figures have it
 
 
 HEADINGS = """

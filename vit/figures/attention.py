@@ -45,7 +45,7 @@ SCALES = {
     "row": "each image has its own scale: compare within a row",
     "log": "one logarithmic scale for all maps",
 }
-"""Names of scales, and what they are."""
+"""The scales of colours, by name, in words."""
 ON_MAPS = (COLOURS.quiet, 0.6)
 """A stroke over a map: colour and opacity."""
 OUTLINED = Swatch(
@@ -148,7 +148,7 @@ def strongest_figure(
     """Draw the fewest patches that together hold a share of a map's attention, as DINO does at 60%.
 
     They keep their colours inside an outline; all others are dimmed to grey. Their number stands
-    below each picture.
+    below each tile.
 
     Args:
         images: (B, C, H, W) from 0 to 1, C 1 or 3.
@@ -225,7 +225,7 @@ def masked_figure(
     if masses is not None and masses.any():
         note += f" The attention on neither kind of patch is on {NO_PLACE}."
 
-    # Masked patches are grey in the second picture, and crossed in the maps
+    # Masked patches are grey in the second tile, and crossed in the maps
     tiles = []
     reconstructions = sheet.tiles(filled)
     for image, original in enumerate(sheet.pictures):
@@ -293,7 +293,7 @@ class Sheet:
     Args:
         images: (B, C, H, W) from 0 to 1, C 1 or 3.
         maps: (B, P, rows, columns).
-        lead: pictures of each image before its maps.
+        lead: tiles of each image before its maps.
         beside: whether images may stand side by side.
 
     Attributes:
@@ -373,7 +373,7 @@ class Sheet:
         return mosaic(rows, with_size(title, self.size), subtitle, group=group, **look)
 
 
-# --- Pictures ------------------------------------------------------------------------------------
+# --- Tiles ---------------------------------------------------------------------------------------
 
 
 def _painted(sheet: Sheet, scale: Scale, values: np.ndarray, under: np.ndarray) -> np.ndarray:
@@ -401,7 +401,7 @@ def brightness(picture: np.ndarray) -> np.ndarray:
 
 
 def dimmed(picture: np.ndarray) -> np.ndarray:
-    """Return a picture, uint8 (H, W, 3), in grey of low contrast, near the colour of the page."""
+    """Return an image, uint8 (H, W, 3), in grey of low contrast, near the colour of the page."""
     return to_bytes((0.66 + 0.26 * brightness(picture)).repeat(3, -1))
 
 
@@ -425,7 +425,7 @@ def _scaled(
     quantity: str = "attention",
     overlay: bool = False,
 ) -> tuple[np.ndarray, list[Scale], list[str]]:
-    """Return the values to draw, one scale for all or one per image, and what they mean."""
+    """Return the values to draw, one scale for all or one per image, and notes on them."""
     values = maps.detach().cpu().double().numpy()
     share = unit is None
     # Shares become comparable between grids: 1 is uniform, whatever their size

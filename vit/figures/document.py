@@ -25,7 +25,7 @@ def render_page(template: Path, pictures: bool = False, **values: Any) -> str:
     Args:
         template: of jinja2, with places for `policy`, `style` and `script`; beside it lies the
             style as .css, which may use the colours of palette.css, and a script as .js.
-        pictures: whether `data_uri`s may be shown.
+        pictures: whether images as `data_uri`s may be shown.
         values: of the other names in the template. `markupsafe.Markup` is not escaped.
     """
     style = PALETTE_FILE.read_text(encoding="utf-8")
@@ -73,7 +73,7 @@ def _as_text(value: Any) -> Any:
 
 
 def data_uri(content: bytes, kind: str = "png") -> str:
-    """Return a picture, the content of a file of this kind, as a data URI."""
+    """Return an image, the content of a file of this kind, as a data URI."""
     return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
 
 

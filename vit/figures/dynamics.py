@@ -44,7 +44,7 @@ def dynamics_figure(steps: Tensor, courses: Courses, title: str, subtitle: str) 
         steps: (records,), from 1.
         courses: the `QUANTITIES` of up to ten matrices.
     """
-    # A logarithmic axis shows no 0: the legend says which matrices were frozen
+    # A logarithmic axis shows no 0: the legend names the frozen matrices
     names = {}
     for name, course in courses.items():
         names[name] = name

@@ -1,6 +1,6 @@
-"""Pictures in rows, in one array: images, and maps of their patches beside them.
+"""Tiles in rows, in one array: images, and maps of their patches beside them.
 
-Every picture is a tile of a whole number of dots per patch, so that all patches are equally large
+Every tile has a whole number of dots per patch, so that all patches are equally large
 and have sharp edges; the size of the sheet follows from the tiles. The array is drawn once, and
 words are laid over it. All lengths are in dots.
 """
@@ -45,7 +45,7 @@ MARK = "#ffd400"
 
 
 class Tile(NamedTuple):
-    """A picture of a sheet.
+    """A tile of a sheet.
 
     Attributes:
         picture: uint8 (height, width, 3), as large as all others.
@@ -169,7 +169,7 @@ def caption(text: str, dots: int) -> list[str]:
 
 
 def with_size(title: str, size: Sequence[int]) -> str:
-    """Return a title that also says how many pixels the images have, (H, W); "" stays empty."""
+    """Return a title with the size of the images, (H, W) pixels; "" stays empty."""
     return f"{title} ({size[0]} x {size[1]} pixels)" if title else ""
 
 
@@ -224,14 +224,14 @@ def resized(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 
 def outlined(picture: np.ndarray, patch: Sequence[int], size: Sequence[int]) -> np.ndarray:
-    """Return a picture, uint8 (height, width, 3), with a patch (row, column) outlined.
+    """Return an image, uint8 (height, width, 3), with a patch (row, column) outlined.
 
     The outline has dark rims, since it has to show on every colour.
 
     Args:
         size: (height, width) of a patch.
     """
-    # At the edge of the picture the outline moves inwards
+    # At the edge of the image the outline moves inwards
     top, left = np.maximum(np.array(patch) * size, 3)
     bottom, right = np.minimum((np.array(patch) + 1) * size, np.array(picture.shape[:2]) - 3)
     marked = picture.copy()

@@ -80,7 +80,7 @@ SHEET = read_sheet()
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Give new artists our style, whatever the matplotlibrc says."""
+    """Give new artists our style, whatever the matplotlibrc holds."""
     with context(["default", SHEET]):
         yield
 
@@ -201,7 +201,7 @@ def percent_tick(share: float, _: float = 0) -> str:
 
 def printable(text: str) -> str:
     """Return `text` with U+FFFD for characters that control lines, direction or the terminal."""
-    # Most is printable as it is, and a picture in a page is a long text
+    # Most is printable as it is, and an image in a page is a long text
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

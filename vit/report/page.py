@@ -112,7 +112,7 @@ def report_page(record: RunRecord, out: Path | None = None) -> str:
 
 
 def pictures_of(record: RunRecord) -> dict[str, str]:
-    """Return the pictures in the folder as data URIs, by the stem of their name; "" if missing.
+    """Return the figures in the folder as data URIs, by the stem of their name; "" if missing.
 
     Without curves.png, which a run draws at its end, the curves so far are drawn.
     """
