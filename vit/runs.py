@@ -168,8 +168,7 @@ CONTENTS = {
     "curves.png": "loss, scores, learning rate and gradient norm over the epochs",
     "summary.json": "these scores, and how they were measured",
     "model.safetensors": "the weights, with config.json, for vit.load_model",
-    "trained_on.npy": "hashes of the training images: vit evaluate warns if it is tested on some of
-    them",
+    "trained_on.npy": "hashes of the training images, so that vit evaluate knows them",
 }
 """The files for the user in the folder of a finished run."""
 
@@ -246,5 +245,4 @@ def read_sample_images(path: Path) -> SampleImages:
             images = file.get_tensor("images")
         return SampleImages(images, text["labels"], text["class_names"], text["data"])
     except Exception as error:
-        raise RunError(f"{path} cannot be read: {error}; remove it to continue without it") from
-        error
+        raise RunError(f"{path} cannot be read: {error}; remove it to continue without it") from error
