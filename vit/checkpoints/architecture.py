@@ -20,7 +20,7 @@ from vit.patches import sincos_positions
 BLOCKS = {"encoder": "blocks.", "decoder": "decoder.blocks."}
 # heads by width, if they are not width / 64: ViT-H and ViT-g of the usual families, MAE's decoder
 USUAL_HEADS = {"encoder": {1152: 16, 1280: 16, 1408: 16, 1664: 16}, "decoder": {512: 16}}
-# what no tensor shows, and an encoder without settings is assumed to have
+# properties that no tensor shows, assumed for an encoder without settings
 MLPS = {"gelu": "an exact GELU", "swiglu": "a SiLU of the first half as gate of the other"}
 # the two orders of the columns of a sin-cos table, in words for the user
 SINCOS_ORDERS = {
@@ -31,7 +31,7 @@ SINCOS_ORDERS = {
 
 def read_architecture(network: Network) -> None:
     """Set the network's `encoder`, `decoder`, `norm_pix_loss`, and convert its tensors to them."""
-    # as it is in the checkpoint, then as the options request it
+    # as in the checkpoint, then as the options request it
     stored = ViTConfig(**_read_encoder(network))
     options = network.options
     sizes = {key: getattr(options, key) for key in ("image_size", "patch_size", "channels")}
@@ -65,7 +65,7 @@ def _read_encoder(network: Network) -> dict[str, Any]:
     tensors = network.tensors
     hints = network.hints.encoder
 
-    # patches and blocks
+    # patches and layers
     width, channels, p, q = network.shape("patch_embed.proj.weight")
     if channels == p != q == 3:
         raise network.error(
@@ -77,9 +77,9 @@ def _read_encoder(network: Network) -> dict[str, Any]:
     encoder["norm_eps"] = stated_eps or network.format.norm_eps
     encoder |= _read_blocks(network, "encoder", width)
 
-    # what its blocks compute, if no known code made the file and no settings say their heads
+    # what its layers compute, if no known code made the file and no settings give their heads
     if not network.hints.code and "num_heads" not in hints:
-        blocks = f"norms before each part of a block, {MLPS[encoder['mlp']]}, no rotary positions"
+        blocks = f"norms before each part of a layer, {MLPS[encoder['mlp']]}, no rotary positions"
         network.assume(f"{blocks}, patches side by side", "")
         if not stated_eps:
             network.assume(f"an eps of {encoder['norm_eps']:g} in its norms", "norm_eps")
@@ -103,7 +103,7 @@ def _read_encoder(network: Network) -> dict[str, Any]:
 
 
 def _read_blocks(network: Network, part: str, width: int) -> dict[str, Any]:
-    """Return the settings that the tensors of the blocks show, and the number of their heads.
+    """Return the settings that the tensors of the layers show, and the number of their heads.
 
     Args:
         network: the network.
@@ -114,11 +114,11 @@ def _read_blocks(network: Network, part: str, width: int) -> dict[str, Any]:
     hints = getattr(network.hints, part)
     first = f"{BLOCKS[part]}0."
 
-    # A block that is absent makes the last one unexpected; a single blocks.9999 is one block.
+    # A missing layer makes the last one unexpected; a single blocks.9999 is one layer.
     pattern = re.compile(rf"{re.escape(BLOCKS[part])}\d{{1,4}}\.")
     blocks = {match[0] for match in map(pattern.match, tensors) if match}
 
-    # The MLP: fc1.weight (hidden, D) and fc2.weight (D, hidden). A SwiGLU's fc1 makes gates, too.
+    # The MLP: fc1.weight (hidden, D) and fc2.weight (D, hidden). A SwiGLU's fc1 also makes gates.
     hidden = network.shape(f"{first}mlp.fc2.weight")[1]
     rows = network.shape(f"{first}mlp.fc1.weight")[0]
     mlp = "swiglu" if rows == 2 * hidden else "gelu"
@@ -144,7 +144,7 @@ def _read_blocks(network: Network, part: str, width: int) -> dict[str, Any]:
 
 
 def _read_heads(network: Network, part: str, width: int) -> int:
-    """Return the number of heads: from the option, the settings, or qk-norm; else it is a guess.
+    """Return the number of heads: from the option, the settings, or qk-norm; otherwise assume it.
 
     Args:
         network: the network.
@@ -169,7 +169,7 @@ def _read_heads(network: Network, part: str, width: int) -> int:
         return int(heads)
 
     # The code that made the file has usual heads for a width, which the name of an architecture
-    # confirms; that of MAE's says nothing of its decoder.
+    # confirms; the name of MAE's says nothing about its decoder.
     code = network.hints.code_heads if part == "encoder" else {}
     usual = USUAL_HEADS[part]
     heads = code.get(width) or usual.get(width) or max(width // 64, 1)
@@ -185,7 +185,8 @@ def _read_heads(network: Network, part: str, width: int) -> int:
 
 
 def _read_positions(network: Network, encoder: dict[str, Any]) -> None:
-    """Set in `encoder` the size of the images, the kind of positions, and whose the rows are."""
+    """Set in `encoder` the size of the images, the kind of positions, and which rows are
+    patches'."""
     _, length, dim = network.shape("pos_embed")
     table = network.tensors["pos_embed"]
     hints = network.hints.encoder
@@ -215,8 +216,8 @@ def _read_positions(network: Network, encoder: dict[str, Any]) -> None:
             )
         side = math.isqrt(squares[0])
         grid = (side, side)
-        # 24 patches and a class token have 25 rows, too, so a square that leaves other rows is a
-        # guess; so is one of several
+        # 24 patches and a class token also have 25 rows, so a square that leaves other rows is only
+        # assumed; so is one of several
         if squares[0] not in usual or len(squares) > 1:
             is_square = False
             network.assume(
@@ -247,7 +248,7 @@ def _read_positions(network: Network, encoder: dict[str, Any]) -> None:
         zeros = positions.new_zeros(1, registers, dim)
         table.change(
             torch.cat([positions[:, :1], zeros, positions[:, 1:]], dim=1),
-            "rows of zeros put in for the registers, which have no position",
+            "rows of zeros added for the registers, which have no position",
         )
 
 
@@ -264,7 +265,7 @@ def _compare(network: Network, settings: dict[str, Any], hints: dict[str, Any]) 
 def _read_head(network: Network, encoder: dict[str, Any]) -> None:
     """Set in `encoder` the pooling and the classes, as in the checkpoint or as requested.
 
-    What the head reads is a guess if there is a head that may read something else.
+    The pooling is assumed if there is a head that may read something else.
     """
     hints = network.hints.encoder
     options = network.options
@@ -281,7 +282,7 @@ def _read_head(network: Network, encoder: dict[str, Any]) -> None:
         network.drop("head.weight", reason)
         network.drop("head.bias", reason)
 
-    # the settings and the format say what their own head reads only; the pooling needs no head
+    # settings and format give the input of their own head only; the pooling needs no head
     encoder["global_pool"] = options.global_pool or hints.get("global_pool")
     is_known = bool(encoder["global_pool"] or network.format.global_pool) and not network.own_head
     if encoder["global_pool"] is None:

@@ -1,4 +1,4 @@
-"""Whether a model in memory computes what was loaded from it: one forward pass of both tells.
+"""Check by one forward pass of both that a model in memory computes what was loaded from it.
 
 Tensors do not show an activation, a hook or a replaced `forward`.
 """
@@ -19,15 +19,15 @@ from vit.isolation import eval_mode
 from vit.masking import mask_from_noise
 
 TOLERANCE = 1e-4
-"""The largest difference between outputs, as a share of the largest value."""
+"""The largest difference between outputs, relative to the largest value."""
 
 
 @torch.no_grad()
 def compare_outputs(network: Network) -> None:
     """Refuse a model in memory that computes something else than the model loaded from it.
 
-    Both see one image of noise, in float32 on the CPU. Theirs stays as it was: its weights, its
-    mode, its gradients.
+    Both see one image of noise, in float32 on the CPU. The given model keeps its weights, its mode
+    and its gradients.
     """
     # the module that holds the network: the library's own, or the part of it that sees images
     theirs = network.modules[network.prefix]
@@ -35,8 +35,8 @@ def compare_outputs(network: Network) -> None:
     if library_model is not None and library_model in theirs.modules():
         theirs = library_model
 
-    # the blocks and the final norms, by their names of them; a block holds the norm that holds the
-    # weight
+    # the layers and the final norms, under the given model's names; a block holds the norm that
+    # holds the weight
     ours = network.model
     our_stages: dict[str, nn.Module] = {}
     their_stages: dict[str, nn.Module] = {}
@@ -49,7 +49,7 @@ def compare_outputs(network: Network) -> None:
         our_stages[place] = root.get_submodule(name.rsplit(".", levels)[0])
         their_stages[place] = network.modules[f"{place}."]
 
-    # transformers' autoencoder hides patches by the noise that it is given
+    # transformers' autoencoder masks patches by the noise that it is given
     generator = torch.Generator().manual_seed(0)
     config = ours.encoder.config
     image = torch.randn(1, config.channels, *config.image_size, generator=generator)
@@ -68,12 +68,12 @@ def compare_outputs(network: Network) -> None:
     except Exception as error:  # the model is somebody else's
         raise network.error(f"it computes no image: {error}") from error
 
-    # the stages, and what the whole model answers: its tokens or, of its own head, the logits
+    # the stages, and the output of the whole model: its tokens or, from its own head, the logits
     compared = [(place, value, outputs.get(place)) for place, value in expected.items()]
     if mask is None:
         answer = getattr(answer, "logits", getattr(answer, "last_hidden_state", answer))
         possible = [result]
-        # DeiT's two heads are of two tokens, and somebody's own head stands outside
+        # DeiT's two heads read two tokens, and a user's own head stands outside
         if not hasattr(theirs, "head_dist") and not network.options.global_pool:
             pooled = ours.encoder.fc_norm(ours.encoder.pool(result))
             possible.append(pooled if network.own_head else ours.encoder.head(pooled))
@@ -93,8 +93,8 @@ def compare_outputs(network: Network) -> None:
                 f"the outputs differ by {difference:.1e} of the largest value"
             )
 
-    # A module around it, if it takes images, hands them on, or normalised as the origin says, which
-    # is of pixels up to 1, or up to 255.
+    # A module around it, if it takes images, passes them on unchanged or normalised as in the
+    # origin, for pixels up to 1 or up to 255.
     wrapper = network.source.given_model
     place = network.tensors["patch_embed.proj.weight"].theirs[0].removesuffix(".weight")
     embedding = network.modules[f"{place}."]
@@ -121,7 +121,7 @@ def _run(
     inputs: tuple[Any, ...],
     options: dict[str, Tensor],
 ) -> tuple[Any, dict[str, Tensor]]:
-    """Return what a model and each stage of it answer in evaluation mode, as hooks leave it.
+    """Return the outputs of a model and of each of its stages in evaluation mode, after hooks.
 
     It is computed in float32 on the CPU.
     """
@@ -133,7 +133,7 @@ def _run(
     outputs: dict[str, Tensor] = {}
 
     def keep(place: str, module: nn.Module, inputs: Any, output: Any) -> None:
-        # blocks of transformers may return several values, their tokens first
+        # layers of transformers may return several values, the tokens first
         outputs[place] = output[0] if isinstance(output, tuple) else output
 
     handles = []
@@ -143,7 +143,7 @@ def _run(
         with (
             eval_mode(model),
             torch.random.fork_rng(devices=[]),
-            # without a compiler's graphs, whose shapes may be other ones
+            # without a compiler's graphs, whose shapes may differ
             torch.compiler.set_stance("force_eager"),
         ):
             return functional_call(model, weights, inputs, options), outputs

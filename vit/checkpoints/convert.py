@@ -24,8 +24,8 @@ def convert_model(model: Model, to: str, out: str | Path, half: bool = False) ->
     """Write a model from `load_model`.
 
     Args:
-        model: with its `origin`, as it is now. It may have another linear head, or none, which its
-            settings then say, too.
+        model: with its `origin`, in its present state. It may have another linear head, or none;
+            its settings then say so.
         to: "timm" (for `timm.create_model("local-dir:FOLDER")`), "huggingface" (for
             `from_pretrained`), or "safetensors" (the project's own format).
         out: the folder; it must not exist yet, or be empty.
@@ -45,7 +45,8 @@ def convert_model(model: Model, to: str, out: str | Path, half: bool = False) ->
     if out.exists() and (out.is_file() or any(out.iterdir())):
         raise CheckpointError(f"{out} exists and is not replaced; name another path")
 
-    # the model as it is now, with another linear head perhaps; a subclass may compute anything
+    # the model in its present state, perhaps with another linear head; a subclass may compute
+    # anything
     encoder = model.encoder
     classes = 0
     if type(encoder.head) is nn.Linear:
@@ -53,7 +54,7 @@ def convert_model(model: Model, to: str, out: str | Path, half: bool = False) ->
     settings = changed(encoder.config, {"num_classes": classes})
     decoder = None if model.decoder is None else model.decoder.config
     with torch.device("meta"):
-        # torch names the parts of it that are not what its settings say
+        # torch names the parts that differ from its settings
         build_model(settings, decoder, False).load_state_dict(model.state_dict(), assign=True)
     encoder.config = settings
     if origin.problem_type and classes:
@@ -79,7 +80,7 @@ def convert_model(model: Model, to: str, out: str | Path, half: bool = False) ->
                 )
         notes.append("rounded to half precision: values change by at most 1 in 2,048, or 3e-8")
 
-    # the folder comes with all its files: a part of them would be in the way of a second try
+    # the folder appears with all its files: some of them would be in the way of a second try
     make_folder(out.parent)
     with nullcontext(out) if out.exists() else replacing(out, folder=True) as folder:
         if to != "safetensors":

@@ -1,7 +1,6 @@
-"""The classifier of a checkpoint, wherever its users have put it.
-
-A library has one name for its head. Whoever fine-tunes replaces it by a linear layer without a
-bias, by a list with dropout, under another name, or in a module of their own, beside the network.
+"""The classifier of a checkpoint, wherever its users have put it. A library has one name for its
+head. Users who fine-tune replace it with a linear layer without a bias, or a list with dropout,
+under another name, or in a module of their own beside the network.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from vit.checkpoints.formats.timm import TIMM, describes_itself
 from vit.checkpoints.network import ModelTensor, Network, places_of
 from vit.checkpoints.reading import first_few
 
-# what people call the module with the classifier
+# common names of the module with the classifier
 NAMES = (
     "head", "heads", "classifier", "fc", "linear", "logits", "cls_head", "fc_head", "linear_head",
     "mlp_head", "classification_head", "classifier_head",
 )  # fmt: skip
-# heads that pretraining has and nobody classifies by: DINO's and iBOT's, MSN's, and those of MoCo
+# heads of pretraining that are no classifiers: DINO's and iBOT's, MSN's, and those of MoCo
 # v3, whose two encoders have names of their own
 PROJECTION = re.compile(
     r"(.*\.)?(head\.(mlp2?|last_(layer|norm)2?)|fc\.(fc|bn)\d)\..*"
@@ -43,7 +42,7 @@ def load_head(network: Network, width: int) -> set[str]:
     Returns:
         The names of all these tensors.
     """
-    # which one of several answers, only their code says
+    # only the file's own code knows which one of several classifies
     options = network.options
     heads = _find(network)
     found = {}
@@ -64,7 +63,7 @@ def load_head(network: Network, width: int) -> set[str]:
     elif len(heads) > 1 or (heads and found[chosen][0]):
         chosen = ""
 
-    # the others, of which the first is told if the model has no classifier without it
+    # the others; the first is reported if the model has no classifier without it
     dropped = network.report.dropped
     for name, keys in heads.items():
         if name != chosen:
@@ -79,7 +78,7 @@ def load_head(network: Network, width: int) -> set[str]:
             network.warn(
                 f"{LOST_HEAD}: {dropped[keys[0]]}; num_classes 0 leaves it out without this warning"
             )
-        # settings that say its classes are of what is left out
+        # settings that name the classes of the head that is left out
         network.hints.encoder.pop("num_classes", None)
     return set(keys)
 
@@ -87,7 +86,7 @@ def load_head(network: Network, width: int) -> set[str]:
 def _find(network: Network) -> dict[str, list[str]]:
     """Return the modules that may be the classifier, with the names of their tensors.
 
-    The one that the options name is the first; then come those in the network, then those beside.
+    The one that the options name comes first; then those in the network, then those beside it.
     """
     # the named one, by its whole name or by the rest after the modules that hold the network; else
     # those of a usual name, directly in the network or in a module that holds it
@@ -97,7 +96,7 @@ def _find(network: Network) -> dict[str, list[str]]:
     named = [place + str(classifier) for place in ("", *places)]
     usual = [place + word for place in places for word in NAMES]
 
-    # none of them holds a network itself, and a model that is no pretraining's has no head of one
+    # none of them holds a network itself, and only a model from pretraining has a pretraining head
     is_described = network.format is TIMM and describes_itself(network.source)
     paths = (network.prefix, *network.others)
     heads: dict[str, list[str]] = {}
@@ -117,7 +116,7 @@ def _find(network: Network) -> dict[str, list[str]]:
 def _read(network: Network, name: str, keys: Sequence[str]) -> tuple[str, str, str]:
     """Return why a head is no linear layer, "" if it is; the names of the layer and of its norm.
 
-    The norm is a batch norm of what the layer reads, as a linear probe has; "" if there is none.
+    The norm is a batch norm of the layer's input, as in a linear probe; "" if there is none.
     """
     tensors = network.source.tensors
     linear = norm = ""
@@ -128,8 +127,8 @@ def _read(network: Network, name: str, keys: Sequence[str]) -> tuple[str, str, s
         elif kind == "running_var":
             norm = layer
 
-    # one linear layer, perhaps after a batch norm, and nothing else with tensors, also not before
-    # the head, where Google's models and timm's before 0.5 may have a hidden layer
+    # one linear layer, perhaps after a batch norm, and nothing else with tensors, nor before the
+    # head, where Google's models and timm's before 0.5 may have a hidden layer
     layers = dict.fromkeys(key.rpartition(".")[0] for key in keys)
     is_one = bool(linear) and layers.keys() <= {linear, norm}
     is_one = is_one and f"{name.removesuffix('head')}pre_logits.weight" not in tensors
@@ -151,11 +150,11 @@ def _read(network: Network, name: str, keys: Sequence[str]) -> tuple[str, str, s
 
 
 def _load(network: Network, name: str, linear: str, norm: str) -> None:
-    """Set the tensors of the head, which is one linear layer; say what is a guess about it."""
+    """Set the tensors of the head, which is one linear layer; report what is assumed about it."""
     tensors = network.source.tensors
     options = network.options
 
-    # A list's earlier parts that have no tensors are dropout, nearly always. A cosine classifier
+    # A list's earlier parts without tensors are nearly always dropout. A cosine classifier
     # has no bias. Who names the head knows what it computes, and a module shows it.
     number = linear.rpartition(".")[2]
     module = network.modules.get(f"{name}.")
@@ -168,8 +167,9 @@ def _load(network: Network, name: str, linear: str, norm: str) -> None:
                 f"{linear} is a linear layer without a bias, not a cosine", f"classifier {name}"
             )
 
-    # Whether it is where the format's code has its head and reads what that does: of transformers'
-    # classes, those that classify have one; somebody's own module may have the pooler before it.
+    # Whether it stands where the format's code has its head, and has the same input: of
+    # transformers' classes, those that classify have one; a user's own module may have the pooler
+    # before it.
     classes = network.source.config.get("architectures")
     has_none = bool(classes) and "ForImageClassification" not in str(classes)
     has_pooler = any(key.endswith("pooler.dense.weight") for key in tensors)

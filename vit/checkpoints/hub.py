@@ -43,7 +43,7 @@ def download(name: str) -> Path:
             f"no {', '.join(FOLDER_FILES)} is in the cache ({folder}), nor fetched: "
             "the hub cannot be reached, or its repository has none"
         )
-    # the library uses several others, for the network and for large files
+    # the library uses several other libraries, for the network and for large files
     except Exception as error:
         problem = f"{type(error).__name__}: {shortened(str(error), 600)}"
         raise CheckpointError(f"hf/{name}: {problem}") from error

@@ -1,4 +1,4 @@
-"""What a checkpoint is and what would become of each tensor, without building the model.
+"""Describe a checkpoint, and what would become of each tensor, without building the model.
 
 This is for `vit checkpoint inspect`.
 """

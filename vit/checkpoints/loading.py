@@ -192,7 +192,8 @@ def _library_models(module: nn.Module) -> list[nn.Module]:
 
 
 def read_network(source: Source, options: LoadOptions) -> Network:
-    """Read all of a network but its weights, apply the options, and account for every tensor.
+    """Read everything of a network except its weights, apply the options, and account for every
+    tensor.
 
     The report lists what is missing or unexpected, as problems unless allowed.
     """
@@ -219,7 +220,7 @@ def _refuse_unread(network: Network) -> None:
     unread = network.source.unread
     if not unread:
         return
-    # what may stand directly in the network: all in the table, and a head by any name
+    # allowed directly in the network: everything in the table, and a head under any name
     parts = {*NAMES}
     for rule in network.format.rules:
         parts.update(name.partition(".")[0] for name in rule.theirs)
@@ -253,7 +254,7 @@ def _account(network: Network) -> None:
                 f"{', '.join(tensor.theirs)} has the shape {size_text(shape)}, "
                 f"where {size_text(expected)} is expected for {ours}"
             )
-        # one byte each: whatever the scales are called, and wherever they are, fp8 has them mostly
+        # one byte each: fp8 usually has scales, under any name and in any place
         if tensor.value.element_size() == 1 and not network.allows(ours):
             report.problems.append(
                 f"{ours} is of {tensor.value.dtype}, and nothing says which scales multiply it; "
@@ -265,7 +266,7 @@ def _account(network: Network) -> None:
             report.used[tensor.theirs[0]] = ours
     report.missing = shapes
 
-    # a requested new head is no problem; what else is missing, and what is unexpected, is one
+    # a requested new head is no problem; any other missing or unexpected tensor is one
     new_head = ("head.weight", "head.bias") if network.options.num_classes else ()
     untrained = []
     for ours, name in names.items():
@@ -310,7 +311,7 @@ def assign_weights(network: Network) -> Model:
         copy = tensor.value.untyped_storage().data_ptr() in borrowed
         state[names[ours]] = tensor.value.to(torch.float32, copy=copy).contiguous()
 
-    # what the checkpoint lacks is taken from a new model, with no more blocks than that needs
+    # what the checkpoint lacks is taken from a new model, with no more layers than that needs
     missing = network.report.missing
     if missing:
         numbers = [int(number) for number in re.findall(r"blocks\.(\d+)\.", " ".join(missing))]
@@ -318,7 +319,7 @@ def assign_weights(network: Network) -> Model:
         encoder = changed(network.encoder, {"depth": min(depth, network.encoder.depth)})
         fresh = build_model(encoder, network.decoder, network.norm_pix_loss).state_dict()
         for name in missing:
-            state[name] = fresh[name].float()  # also if the caller's default is another type
+            state[name] = fresh[name].float()  # even if the caller's default is another type
     model.load_state_dict(state, assign=True)
     model.origin = origin_of(network)
     return model.eval()
@@ -327,7 +328,7 @@ def assign_weights(network: Network) -> Model:
 def origin_of(network: Network) -> Origin:
     """Return where a network comes from and how its input is made.
 
-    What the options and settings do not say is as usual for its format.
+    Without options and settings, the usual values for its format are used.
     """
     source = network.source
     hints = network.hints
@@ -353,7 +354,7 @@ def origin_of(network: Network) -> Origin:
         )
     if len(mean) != channels:
         network.note(
-            f"mean and deviation of its input are for {len(mean)} channels, converted to {channels}"
+            f"mean and std of its input are for {len(mean)} channels, converted to {channels}"
         )
         # averaged for one, repeated for more
         if channels == 1:
@@ -362,13 +363,13 @@ def origin_of(network: Network) -> Origin:
         mean = tuple(mean[i % len(mean)] for i in range(channels))
         std = tuple(std[i % len(std)] for i in range(channels))
 
-    # the names are of this head, or of the data of a model without one
+    # the names belong to this head, or to the data of a model without one
     class_names: tuple[str, ...] = ()
     if encoder.num_classes in (0, len(hints.class_names)):
         class_names = hints.class_names
 
-    # the images of training: in a run's state, or beside the weights of our own folders; in others'
-    # files, anything may have this name
+    # the training images: in a run's checkpoint, or beside the weights of our own folders; in
+    # others' files, anything may have this name
     trained_on = no_images()
     if usual.name == NAME and "trained_on" in source.values:
         trained_on = torch.tensor(source.values["trained_on"], dtype=torch.int64)
@@ -377,7 +378,7 @@ def origin_of(network: Network) -> Origin:
         if beside.is_file():
             trained_on = _read_hashes(beside)
 
-    # of a run's state, the values have what config.json has of others
+    # in a run's checkpoint, the values hold what config.json holds otherwise
     facts = source.values | source.config
     return Origin(
         normalize=Normalization([*mean], [*std]),
@@ -398,7 +399,7 @@ def origin_of(network: Network) -> Origin:
 
 
 def _read_hashes(path: Path) -> Tensor:
-    """Return the hashes of images, int64 (M,), that `vit.weights.save_model` wrote."""
+    """Return the image hashes, int64 (M,), that `vit.weights.save_model` wrote."""
     try:
         hashes = torch.from_numpy(np.load(path))
         if hashes.dtype != torch.int64:

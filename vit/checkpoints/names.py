@@ -25,9 +25,9 @@ NOTES = {
 
 @dataclass(frozen=True)
 class KeyRule:
-    """A row of a table: a tensor, or one per block, under our name and theirs.
+    """A row of a table: a tensor, or one per layer, under our name and theirs.
 
-    In both, `#` stands for a block's number and `@` for "weight" or "bias"; in theirs, `*` stands
+    In both, `#` stands for a layer's number and `@` for "weight" or "bias"; in theirs, `*` stands
     for another number.
 
     Attributes:
@@ -106,7 +106,7 @@ def shared(names: str) -> tuple[KeyRule, ...]:
 
 
 def within(rules: Iterable[KeyRule], ours: str, theirs: str) -> tuple[KeyRule, ...]:
-    """Return the rows of a block or another part as those of what contains it.
+    """Return the rows of a layer or another part as rows of its container.
 
     Args:
         rules: the rows.

@@ -40,7 +40,7 @@ COPIES = (
     ("target_encoder", "", r"predictor\..*|prototypes"),  # of I-JEPA and MSN
     ("", "momentum", ""),
 )
-# words for what stands beside the trained network; no rule, but the better guess
+# names of what stands beside the trained network; no rule, but the more likely choice
 BESIDE_IT = {"teacher", "reference", "ref", "frozen", "init", "initial", "old"}
 # what torch inserts into the names of a compiled, sharded or recomputing module, at any depth
 WRAPPERS = re.compile(r"(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
@@ -61,7 +61,7 @@ class ModelTensor:
     changes: list[str] = field(default_factory=list)
 
     def change(self, value: Tensor, note: str) -> None:
-        """Replace the value; `note` tells the user."""
+        """Replace the value; `note` is for the user."""
         self.value = value
         self.changes.append(note)
 
@@ -130,7 +130,8 @@ class Network:
         self.report.warnings.append(text)
 
     def assume(self, text: str, options: str) -> None:
-        """Tell the user, also in the one warning of all that nothing in the checkpoint confirms.
+        """Tell the user, also in the one warning about everything that nothing in the checkpoint
+        confirms.
 
         Args:
             text: what is assumed.
@@ -178,7 +179,7 @@ class Network:
                     problems[key] = (
                         f"{key} holds no weights: {value.dtype} on device {value.device}"
                     )
-                # most are good, and nobody is asked about them
+                # most are good, and need no permission
                 elif count and not self.allows(ours):
                     problems[key] = (
                         f"{key} holds {count} values that are nan or infinite; "
@@ -188,7 +189,7 @@ class Network:
 
 
 def holds_weights(tensor: Tensor) -> bool:
-    """Return whether a tensor has values, of floating point, one beside the other."""
+    """Return whether a tensor has values, in floating point, and dense."""
     return tensor.is_floating_point() and not tensor.is_meta and tensor.layout is torch.strided
 
 
@@ -224,11 +225,11 @@ def recognise(source: Source, options: LoadOptions) -> Network:
     else:
         network = _choose(source, options)
 
-    # all that the settings request of the input and that is not done here
+    # everything that the settings request for the input and that is not done here
     hints = network.hints
     for difference in hints.differences:
         network.warn(difference)
-    # another size than the tensors are for, to which transformers' Dinov2 resizes its positions
+    # a size other than that of the tensors, to which transformers' Dinov2 resizes its positions
     size = hints.prepared_size
     if size is not None and options.image_size is None:
         network.assume(
@@ -240,7 +241,7 @@ def recognise(source: Source, options: LoadOptions) -> Network:
 
 
 def _choose(source: Source, options: LoadOptions) -> Network:
-    """Return the network to load, of which a note tells if there are others."""
+    """Return the network to load; a note names it if there are others."""
     # Without what torch inserts into the names of a compiled or sharded module, and in the order of
     # their names, numbers by their value: the order in the file decides nothing.
     tensors = {WRAPPERS.sub("", name): tensor for name, tensor in source.tensors.items()}
@@ -286,7 +287,7 @@ def _choose(source: Source, options: LoadOptions) -> Network:
             f"it holds networks of different shapes: {listed}; branch names the one to load"
         )
 
-    # of copies, the one before all others by their writer's rule; else it is a guess
+    # of copies, the one before all others by their writer's rule; otherwise one is assumed
     facts = [*tensors, *source.values]
     winners = []
     for path in paths:
@@ -311,7 +312,7 @@ def _choose(source: Source, options: LoadOptions) -> Network:
 
 
 def _words(path: str, facts: Iterable[str]) -> set[str]:
-    """Return the words of a network's place, with the counter of an average that stands there."""
+    """Return the words of a network's place, with the counter of an average there."""
     words = {*path.split("."), *re.split(r"[._]", path)}
     if any(f"{place}n_averaged" in facts for place in places_of(path)):
         words.add("n_averaged")
@@ -370,7 +371,7 @@ def _find_networks(source: Source) -> dict[str, tuple[Format, str]]:
 def _network(
     source: Source, options: LoadOptions, file_format: Format, prefix: str, others: list[str]
 ) -> Network:
-    """Return a network with what its settings say; options stand in place of what they say."""
+    """Return a network with its settings; options replace them."""
     # one of several networks has settings of its own: those of vision_model, vision_config
     config = source.config
     for word in prefix.split("."):

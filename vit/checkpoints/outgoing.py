@@ -1,4 +1,4 @@
-"""A model to be written for timm or transformers, by the tables that also read their files.
+"""Prepare a model for timm or transformers, by the tables that also read their files.
 
 Both functions return the tensors, the content of config.json and that of preprocessor_config.json
 (empty for none), and notes on what was left out, or is computed differently there.
@@ -77,7 +77,7 @@ def to_timm(model: Model, origin: Origin) -> Outgoing:
             f"the norms of timm have an eps of {TIMM_EPS:g}, this model's {settings.norm_eps}: "
             "features differ slightly"
         )
-    # timm rounds the size to which the share of it belongs by itself
+    # timm itself rounds the size from which it crops
     prepared = Preparation(origin.interpolation, origin.crop_share, origin.squash)
     config = timm_config(settings, origin.normalize, prepared, origin.class_names)
     return tensors, config, {}, notes
@@ -88,7 +88,7 @@ def to_timm(model: Model, origin: Origin) -> Outgoing:
 
 def to_huggingface(model: Model, origin: Origin) -> Outgoing:
     """Write for transformers' `from_pretrained`: a ViTMAE if it is an autoencoder, else a ViT."""
-    # the settings that both have; of a square, one number is enough
+    # the settings that both have; one number is enough for a square
     settings = model.encoder.config
     config = {theirs: getattr(settings, ours) for ours, theirs in ENCODER_SETTINGS.items()}
     config |= {"hidden_act": "gelu", "qkv_bias": settings.qkv_bias, "torch_dtype": "float32"}
@@ -98,7 +98,7 @@ def to_huggingface(model: Model, origin: Origin) -> Outgoing:
         if side == width:
             config[key] = side
 
-    # the class's own, and the tensors
+    # the class's own settings, and the tensors
     required = {"class_token": True, "qkv": "linear", "no_embed_class": False, "mlp": "gelu"}
     if model.decoder is None:
         target = "transformers' ViT"
@@ -114,14 +114,14 @@ def to_huggingface(model: Model, origin: Origin) -> Outgoing:
             "load it again with global_pool avg"
         )
 
-    # how the input is prepared: resized, then cropped to the model's share of it
+    # how the input is prepared: resized, then cropped to the model's size
     height, width = settings.image_size
     share = origin.prepared.crop_share
     size = {"shortest_edge": round(height / share)}
     if height != width or origin.squash:
         size = {"height": round(height / share), "width": round(width / share)}
     if height != width and not origin.squash:
-        notes.append("transformers squashes pictures of another shape; this package crops them")
+        notes.append("transformers squashes images of another shape; this package crops them")
     preprocessor = {
         "image_processor_type": "BitImageProcessor",
         "do_resize": True,
@@ -139,7 +139,7 @@ def to_huggingface(model: Model, origin: Origin) -> Outgoing:
 
 
 def _hidden(settings: ViTConfig) -> int:
-    """Return the width of the MLP in a block."""
+    """Return the width of the MLP in a layer."""
     return round(settings.embed_dim * settings.mlp_ratio)
 
 
@@ -147,8 +147,8 @@ def _vit_mae(target: str, model: Model, config: dict[str, Any]) -> tuple[KeyRule
     """Add ViTMAE's own settings to config.json, and return its table."""
     assert model.decoder is not None
     settings = model.encoder.config
-    # one setting there is that of all blocks, so the decoder's must be the encoder's; only ViT
-    # takes other shapes than squares
+    # one setting there is shared by all layers, so the decoder's must be the encoder's; only ViT
+    # takes shapes other than squares
     for key in ("image_size", "patch_size"):
         side = getattr(settings, key)[0]
         _require(target, settings, {key: (side, side)})

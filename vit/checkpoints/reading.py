@@ -42,7 +42,7 @@ WAY_OUT = (
     "who trusts the file takes the weights out, by "
     'torch.load(FILE, weights_only=False)["state_dict"] or their name in it, and saves them alone'
 )
-# what often stands in place of weights, by its first bytes
+# what often stands instead of weights, by its first bytes
 OTHER_FILES = {
     rb"\s*<": "a web page: the download failed; fetch it again",
     rb"\s*version https://git-lfs":
@@ -63,7 +63,8 @@ _torch_lock = threading.Lock()
 
 
 class Inert(type):
-    """The type of classes that torch takes for what it may fill with items, and build, and call."""
+    """The type of classes that torch accepts as something it may fill with items, build and
+    call."""
 
     def __eq__(cls, other: object) -> bool:
         # torch compares dict with what it fills, and its list of types with what it calls
@@ -75,8 +76,8 @@ class Inert(type):
 class Unread(list[Any], metaclass=Inert):
     """Stands in for an object of a type that is not read.
 
-    It takes whatever a file does to such an object, calls it with, or puts into it, and does
-    nothing. It is a list, because torch lets nothing else be appended to.
+    It accepts whatever a file does to such an object, calls it with, or puts into it, and does
+    nothing. It is a list, because torch allows appending to nothing else.
     """
 
     __hash__ = object.__hash__  # type: ignore[assignment]
@@ -173,7 +174,7 @@ def read_checkpoint(path: str | Path) -> Source:
             raise CheckpointError(f"{part}: {name} is in another part too; save all parts again")
         tensors |= tensors_in_part
         values |= values_in_part
-    # without its last blocks or its head, another model would load, and nothing would say so
+    # without its last layers or its head, another model would load silently
     lost = sorted(named.keys() - tensors)
     if lost:
         raise CheckpointError(f"{main}: its parts lack {first_few(lost)}; save all parts again")
@@ -189,7 +190,7 @@ def _file_in(folder: Path) -> Path:
     for name in FOLDER_FILES:
         if (folder / name).is_file():
             return folder / name
-    # what there is instead, as a run's states or the steps that another trainer has saved
+    # what there is instead, such as a run's checkpoints or the steps that another trainer has saved
     weights = [*_weights_in(folder), *_weights_in(folder, "*/*")]
     names = [str(file.relative_to(folder)) for file in weights]
     raise CheckpointError(
@@ -205,7 +206,7 @@ def _weights_in(folder: Path, pattern: str = "*") -> list[Path]:
 def without_ours(config: dict[str, Any]) -> dict[str, Any]:
     """Return a config.json without our keys, if transformers has carried them along.
 
-    They tell of the weights that it has loaded, not of those that it has saved.
+    They describe the weights that it has loaded, not those that it has saved.
     """
     if "transformers_version" not in config or "sha256" not in config:
         return config
@@ -242,7 +243,7 @@ def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             return _read_numpy(path)
         # Pass the open file, because torch trusts the name .safetensors. Do not map it: torch would
         # then let a tensor that is longer than its storage read the bytes behind it. One thread at
-        # a time, because what is ignored and allowed meanwhile is so in all.
+        # a time, because what is ignored and allowed meanwhile holds in all threads.
         with (
             _torch_lock,
             warnings.catch_warnings(action="ignore"),
@@ -267,7 +268,7 @@ def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         for magic, content in OTHER_FILES.items():
             if re.match(magic, start):
                 problem = content
-        # a type outside of what weights need, which torch names, in an older file or of the system
+        # a type that weights do not need, which torch names, in an older file or from the system
         forbidden = re.search(r"GLOBAL (\S+)", str(error))
         if forbidden:
             problem = (
@@ -278,9 +279,9 @@ def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def _read_numpy(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the arrays of an .npz file as torch has them: Flax's layers are turned round.
+    """Return the arrays of an .npz file in torch's layout: Flax's layers are transposed.
 
-    Folders in a name are joined by dots. Of a layer of attention heads, a value called `.heads` is
+    Folders in a name are joined by dots. For a layer of attention heads, a value called `.heads` is
     their number.
     """
     tensors = {}
@@ -294,7 +295,7 @@ def _read_numpy(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             tensor = torch.from_numpy(array)
 
             # A kernel has the inputs first, (p, q, C, D) or (..., D); queries, keys and values have
-            # heads behind, (D, heads, values), as their biases have, (heads, values).
+            # the heads after them, (D, heads, values), as have their biases, (heads, values).
             if kind == "kernel" and tensor.ndim == 4:
                 tensor = tensor.permute(3, 2, 0, 1)
             elif kind == "kernel" and tensor.ndim == 3 and not layer.endswith(".out"):
@@ -361,7 +362,7 @@ def first_few(names: list[str]) -> str:
 
 
 def size_text(value: Any) -> str:
-    """Return a size as 16 x 16, anything else as it is."""
+    """Return a size as 16 x 16, anything else unchanged."""
     if isinstance(value, tuple | list):
         return " x ".join(map(str, value))
     return str(value)

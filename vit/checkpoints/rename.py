@@ -1,4 +1,4 @@
-"""Give each tensor of a network our name, and report what has no place in it."""
+"""Give each tensor of a network our name, and report those without a place in it."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ BESIDE = {
 }  # fmt: skip
 # words of those that are none either, of which one may be the classifier, or stand before it
 HEADS = {"head", "heads", "classifier"}
-# and in the names of those that change what enters or leaves the blocks
+# and in the names of those that change what enters or leaves the layers
 ENTRANCE = re.compile("stem|pre|embed|pos|token|rope|norm")
-# a tensor of a block
+# a tensor of a layer
 IN_BLOCK = re.compile(r"(?:^|\.)(?:blocks|layers?)\.\d+\.")
 KERNELS = "patch_embed.proj.weight"
 
@@ -84,7 +84,7 @@ def _read_normalization(network: Network, channels: int) -> None:
     by_names: dict[tuple[str, str], Any] = {}
     for key in network.unplaced if network.options.mean is None else ():
         names = (key, f"{key.removesuffix('mean')}std")
-        # of a loss or a decoder, they are others
+        # those of a loss or a decoder differ
         words = {*re.split(r"[._]", key.lower())} - {"mean", "std"}
         is_pair = re.fullmatch(r"(.*[._])?mean", key) and names[1] in network.unplaced
         if not is_pair or words & BESIDE:
@@ -146,14 +146,14 @@ def account_for_rest(network: Network, is_whole: bool) -> None:
         module = key.removeprefix(place).partition(".")[0]
         is_part = place == prefix and module in parts
 
-        # within a block, whatever its name, it changes what the block computes
+        # within a layer, whatever its name, it changes what the layer computes
         reason = first_reason(network.format.dropped, key.removeprefix(prefix))
         if not reason and not (is_part and IN_BLOCK.search(key.removeprefix(prefix))):
             reason = _reason(network, key)
         if not reason and network.allows(key):
             reason = "allowed"
 
-        # what is no part of the network, as a decoder is none
+        # not a part of the network, as a decoder is not
         words = {*module.lower().split("_")}
         is_beside = place != prefix
         if not is_beside and not is_part and not ENTRANCE.search(module):
@@ -167,7 +167,7 @@ def account_for_rest(network: Network, is_whole: bool) -> None:
         else:
             report.unexpected.append(key)
 
-    # a note on what is usual, a warning of what may be anything
+    # a note on what is usual, a warning about what may be anything
     if usual:
         network.note(f"left out, because the network is whole without it: {first_few([*usual])}")
     if unknown:
@@ -179,7 +179,7 @@ def account_for_rest(network: Network, is_whole: bool) -> None:
 
 
 def _reason(network: Network, key: str) -> str:
-    """Return why a tensor is left out; "" if its name does not say it."""
+    """Return why a tensor is left out; "" if its name does not say why."""
     # a copy, or what stands beside one, and the branch that takes it
     own_places = places_of(network.prefix)
     for network_place in network.others:

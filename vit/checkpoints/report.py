@@ -1,4 +1,4 @@
-"""What became of each tensor of a checkpoint: the report that a loaded model carries."""
+"""The report that a loaded model carries: what became of each tensor of its checkpoint."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ class Report:
         dropped: their name -> the reason.
         missing: our name -> its shape: not in the file, so untrained.
         unexpected: their names that are unknown.
-        notes: what was assumed or changed, for the user.
-        assumed: those of them that nothing in the checkpoint confirms, each with the options that
-            set it.
-        warnings: those of them that tell of a loss.
+        notes: what was assumed or changed, for the user. assumed: the notes that nothing in the
+            checkpoint confirms, each with the options that set it. warnings: the notes that report
+            a loss.
         problems: why the checkpoint cannot be loaded; empty if it can.
     """
 
@@ -39,11 +38,11 @@ class Report:
     problems: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        """Return a table: used tensors are counted, all others named, similar blocks together."""
+        """Return a table: used tensors are counted, all others named, similar layers together."""
         converted = []
         for ours, (theirs, change) in self.converted.items():
             converted.append(f"{', '.join(theirs)} -> {ours}: {change}")
-        # the names of the dropped by their reason
+        # the names of the dropped tensors by their reason
         dropped: dict[str, list[str]] = {}
         for name, reason in self.dropped.items():
             dropped.setdefault(reason, []).append(name)

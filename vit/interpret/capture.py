@@ -49,8 +49,8 @@ class AttentionMaps:
 
     The weights are those that mix the values: after any norms of queries and keys, whatever the
     kernel; in train mode, after attention dropout. Each forward pass replaces the maps of the one
-    before. The model is left as it was. Passes in other threads are not captured; a block waits for
-    one of another thread, and ends in the thread in which it began.
+    before. The model is left as it was. Passes in other threads are not captured; a `with` block
+    waits for that of another thread, and ends in the thread in which it began.
 
     Args:
         model: any whose attention is torch's own or calls `F.scaled_dot_product_attention`,
@@ -82,10 +82,10 @@ class AttentionMaps:
         self._consume = consume
         self._geometry = geometry
         self._interception = Interception(model, self._mix)
-        # a number of NumPy's or torch's is one too
+        # a number from NumPy or torch is one too
         self._chosen = None if layers is None else set(map(operator.index, layers))
 
-        # By name, because a layer of a kind that nobody knew is numbered when it is found
+        # By name, because a layer of an unknown kind is numbered when it is found
         self._kept: dict[str, Tensor] = {}
         self._captured: set[str] = set()  # layers that gave maps since the block began
         self._image_size: tuple[int, int] | None = None  # (H, W) of the last images
@@ -93,7 +93,7 @@ class AttentionMaps:
 
     @property
     def names(self) -> list[str]:
-        """The names of all attention layers; of some kinds, only once they have run."""
+        """The names of all attention layers; some kinds are known only once they have run."""
         return [name for name, _ in self._interception.layers]
 
     @property
@@ -172,7 +172,7 @@ class AttentionMaps:
                 self._end_pass()
             return
 
-        # An empty map would look like a finding
+        # An empty map would look like a result
         raise AttentionError(
             f"{len(missing)} of {len(names)} attention layers gave no maps: "
             f"{', '.join(missing[:4])}; they did not run within the `with` block and in its "
@@ -181,7 +181,8 @@ class AttentionMaps:
         )
 
     def _end_pass(self, *_: Any) -> None:
-        """Forget the maps; hand out those that waited until they were known to be the last."""
+        """Forget the maps; hand out those that waited until they were known to be the last
+        layers."""
         if self._consume is not None and self._kept:
             for layer, weights in self.weights.items():
                 self._consume(layer, weights)
@@ -192,13 +193,13 @@ class AttentionMaps:
         self._image_size = (height, width)
 
     def _is_wanted(self, layer: int) -> bool:
-        """Tell whether a layer is to be kept, or may be: others may yet be found after it."""
+        """Return whether a layer is to be kept, or may be: others may yet be found after it."""
         if self._chosen is None or layer in self._chosen:
             return True
         return min(self._chosen, default=0) <= layer - len(self.names)
 
     def _mix(self, layer: int, weights: Tensor, values: Tensor) -> Tensor:
-        """Mix the values as the layer would have, and keep the weights on the way."""
+        """Mix the values as the layer would have, and keep the weights."""
         names = self.names
         if not self._is_wanted(layer):
             return weights @ values
@@ -290,7 +291,7 @@ def to_grid(
         )
     rows = _rows_of_query(weights, geometry, query, mask)  # (B, h, N)
 
-    # Prefix tokens have no place in the image: their part stands beside the map
+    # Prefix tokens have no place in the image: the attention on them is returned beside the map
     prefix = geometry.num_prefix_tokens
     end = rows.shape[-1] - geometry.num_suffix_tokens
     prefix_mass = rows[..., :prefix].sum(-1) + rows[..., end:].sum(-1)  # (B, h)

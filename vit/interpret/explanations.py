@@ -1,4 +1,5 @@
-"""What a result depends on: relevance and LeGrad; and whether such a map is faithful.
+"""Relevance and LeGrad, which show what a result depends on; and tests of whether such a map is
+faithful.
 
 Letters: B images, h heads, N tokens (prefix tokens, then patches), D width, S steps.
 """
@@ -56,8 +57,8 @@ def relevance(
         scores = _scores_of(output, score, len(inputs))
         layers = list(maps.weights.values())
         steps = maps.steps
-        # Images do not mix, so the gradient of the sum is each image's own; it is zero by a layer
-        # that the score does not depend on
+        # Images do not mix, so the gradient of the sum is each image's own; it is zero with respect
+        # to a layer that the score does not depend on
         gradients = torch.autograd.grad(
             scores.sum(), layers, allow_unused=True, materialize_grads=True
         )
@@ -83,17 +84,17 @@ def legrad(
 ) -> Tensor:
     """Return which input tokens form the features of a score: LeGrad (Bousselham et al. 2025).
 
-    Each block's tokens get a score of their own, by the model's last norm and head. The score's
-    gradient by the block's attention, where it is positive, is averaged over heads, queries and
-    blocks; per image.
+    The tokens after each layer get a score of their own, through the model's last norm and head.
+    The positive part of the score's gradient with respect to the layer's attention is averaged over
+    heads, queries and layers; per image.
 
     Args:
-        model: with one attention layer in each of its blocks, or several side by side; left as it
+        model: with one attention in each of its layers, or several side by side; left as it
             was.
         inputs: (B, C, H, W), normalised.
         score: the index of a class if `head` returns logits (B, classes); else a function from
             what it returns to one score per image (B,).
-        head: from a block's tokens (B, N, D) to a result; None for `model.norm` and
+        head: from a layer's tokens (B, N, D) to a result; None for `model.norm` and
             `model.forward_head`, which this package's models and timm's have.
 
     Returns:
@@ -102,7 +103,7 @@ def legrad(
 
     Raises:
         AttentionError: there is no score per image, or the model has no head.
-        KeyError: an attention layer is in no block of its own, whose tokens would have a score.
+        KeyError: an attention is in no layer of its own, whose tokens would have a score.
     """
     parts: Any = model
     if head is None and getattr(getattr(model, "config", model), "num_classes", None) == 0:
@@ -126,7 +127,7 @@ def legrad(
         model(inputs.detach().clone().requires_grad_())
         blocks = _blocks_of(listed, maps)
 
-        # A block's own score depends on its attention, whatever later blocks make of it
+        # A layer's own score depends on its attention, whatever later layers do with it
         positive = []
         for layer in maps.layers:
             scores = _scores_of(head(tokens[blocks[layer]]), score, len(inputs))
@@ -149,12 +150,13 @@ def _parts_of_lists(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def _blocks_of(listed: dict[str, nn.Module], maps: AttentionMaps) -> dict[int, nn.Module]:
-    """Return the block of each layer: the outermost part of a list that is one step of tokens."""
+    """Return the layer that holds each attention: the outermost part of a list that is one step of
+    tokens."""
     blocks: dict[int, nn.Module] = {}
     for name, part in listed.items():
         layers = enumerate(f"{layer}." for layer in maps.names)
         inside = {number for number, layer in layers if layer.startswith(f"{name}.")}
-        # one layer, or several side by side, whose branches are no blocks
+        # one attention, or several side by side, whose branches are no layers
         if inside and any(inside.issubset(step) for step in maps.steps):
             blocks |= dict.fromkeys(inside - blocks.keys(), part)
     return blocks
@@ -167,7 +169,7 @@ class Faithfulness(NamedTuple):
     insertion. Only maps of the same model, images and baseline can be compared.
 
     Attributes:
-        shares: (S + 1,), the share of the patches deleted or inserted, from 0 to 1.
+        shares: (S + 1,), the fraction of the patches deleted or inserted, from 0 to 1.
         deletion: (B, S + 1), the score as the highest patches are deleted first.
         insertion: (B, S + 1), the score as the highest patches are inserted first.
         deletion_area: (B,), the mean score along the curve.
@@ -200,7 +202,7 @@ def faithfulness(
         score: a class, for its probability, if `run` returns logits (B, classes); else a function
             from what it returns to one score per image (B,).
         steps: S, of about the same number of patches each; at most as many as there are patches.
-        baseline: what stands where a patch is deleted, or not yet inserted: an image that
+        baseline: what replaces a patch that is deleted, or not yet inserted: an image that
             broadcasts to the inputs, e.g. these blurred; None for 0, the mean colour.
 
     Raises:
@@ -220,7 +222,7 @@ def faithfulness(
         baseline = torch.zeros((), device=inputs.device)
     baseline = baseline.to(inputs).expand_as(inputs)
 
-    # The score as each patch is one or the other
+    # The score with each patch deleted or kept
     def score_of(images: Tensor) -> Tensor:
         result = run(images)
         scores = _scores_of(result, score, len(images))
@@ -246,8 +248,8 @@ def faithfulness(
 def _gradients_on(model: nn.Module) -> Iterator[None]:
     """Compute gradients within the block, with the model in eval mode, whatever is around it."""
     with ExitStack() as undo:
-        # Checkpointing computes a block again, whose weights would be other ones. torch's function
-        # has many names in others' code, but these parts of it only one
+        # Activation checkpointing computes a layer again, whose weights would be other tensors.
+        # torch's function is imported under many names, but these parts of it under one only
         here = threading.get_ident()
         function = checkpoint.CheckpointFunction
         hook = checkpoint._checkpoint_hook
@@ -269,7 +271,7 @@ def _gradients_on(model: nn.Module) -> Iterator[None]:
 
 
 def _scores_of(result: Tensor, score: int | Callable[[Tensor], Tensor], images: int) -> Tensor:
-    """Return one score per image (B,): the logit of a class, or what a function says."""
+    """Return one score per image (B,): the logit of a class, or the result of a function."""
     scores = score(result) if callable(score) else result[:, score]
     if scores.shape != (images,):
         raise AttentionError(

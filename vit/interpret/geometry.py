@@ -12,7 +12,7 @@ from torch import nn
 from vit.config import pair
 from vit.errors import AttentionError
 
-# Tokens before registers and patches in transformers' models, whose settings do not say
+# Tokens before registers and patches in transformers' models, whose settings do not give them
 PREFIX_TOKENS = {
     **dict.fromkeys(
         (
@@ -128,10 +128,9 @@ class Geometry:
 
 
 def usual_query(encoder: Any) -> str | tuple[int, int]:
-    """Return the token to look from in one of our encoders, if none is named.
-
-    It is what its output depends on: "mean" over the patches for a classifier that averages them,
-    else "cls"; without a class token, the patch (row, column) in the middle.
+    """Return the query token in one of our encoders, if none is named. It is what the output
+    depends on: "mean" over the patches for a classifier with average pooling, else "cls"; without a
+    class token, the patch (row, column) in the middle.
     """
     if encoder.config.num_classes and encoder.config.global_pool == "avg":
         return "mean"
@@ -161,14 +160,14 @@ def geometry_of(model: nn.Module) -> Geometry:
             class_token=getattr(encoder, "cls_token", None) is not None,
         )
 
-    # torchvision's have one class token; whoever has such a model has imported torchvision, which
-    # takes seconds
+    # torchvision's have one class token; who has such a model has imported torchvision, which takes
+    # seconds
     torchvision: Any = sys.modules.get("torchvision")
     if torchvision is not None and isinstance(model, torchvision.models.VisionTransformer):
         rows = model.image_size // model.patch_size
         return Geometry((rows, rows), (model.patch_size, model.patch_size), 1, class_token=True)
 
-    # transformers' models say their type, and that says which tokens come first
+    # transformers' models name their type, which decides which tokens come first
     config: Any = getattr(model, "config", None)
     kind = getattr(config, "model_type", None)
     # ViTMAE shuffles its patches even with mask_ratio 0

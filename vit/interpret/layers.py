@@ -1,10 +1,10 @@
-"""Find where a model attends and intercept it: any model, whichever its classes.
+"""Find where a model computes attention, and intercept it: any model, whatever its classes.
 
 Fused attention (`F.scaled_dot_product_attention`) never forms its weights. So within a `with` block
 a function that forms them is called in its place, wherever the call stands, in the thread of the
 block alone; layers of this package, timm and transformers that would multiply by hand are made to
-call it. Afterwards the model is as it was. A block waits for those of other threads: torch keeps
-its modes by thread, but a model has one set of layers.
+call it. Afterwards the model is as it was. A `with` block waits for those of other threads: torch
+keeps its modes per thread, but a model has one set of layers.
 
 Letters: B batch, h heads, N queries, M keys, d width of a head.
 """
@@ -38,12 +38,12 @@ NamedLayer = tuple[str, nn.Module]
 def attention_layers(model: nn.Module) -> list[NamedLayer]:
     """Return the modules that are called attention, with their names, in the model's order.
 
-    Libraries name their classes alike. A forward pass tells which others attend.
+    Libraries name their classes alike. A forward pass shows which other modules attend.
     """
     candidates = []
     for name, part in model.named_modules():
         is_named = re.search("Attn|Attention|^XCA$", type(part).__name__)
-        # timm's block of ViT-22B attends itself
+        # timm's layer of ViT-22B computes its attention itself
         if is_named or hasattr(part, "fused_attn"):
             candidates.append((name, part))
 
@@ -99,14 +99,14 @@ class Interception(TorchFunctionMode):
         self._weights: dict[nn.Module, Tensor] = {}  # (B, h, N, M) of the layers that run now
         self._fused_multi_head_attention = _copy_with_kernel(self._attend)
 
-        # How many layers, one after another, lie before each layer, and before a tensor
+        # The number of layers in sequence before each layer, and before a tensor
         self._before: dict[nn.Module, int] = {}
         self._depths = WeakIdKeyDictionary()
-        self._depth = 0  # of what the running layer gets
+        self._depth = 0  # of the running layer's inputs
 
     @property
     def layers(self) -> list[NamedLayer]:
-        """The attention layers: those called so, and others from their first call on."""
+        """The attention layers: those with that name, and others from their first call on."""
         return [(self._parts[layer], layer) for layer in self._numbers]
 
     def steps(self) -> list[list[int]]:
@@ -125,14 +125,14 @@ class Interception(TorchFunctionMode):
     def active(self) -> Iterator[None]:
         """Intercept within the block, in its thread alone.
 
-        Others run the model as ever, or wait with a block of their own until this one ends. The
-        model is left as it was, even if the block raises.
+        Other threads run the model as usual, or wait with a block of their own until this one ends.
+        The model is left as it was, even if the block raises.
         """
         with ExitStack() as undo:
             undo.enter_context(_capture)
             undo.callback(self._depths.clear)
-            # What is compiled would not see this block; whoever compiles has imported the compiler,
-            # which takes seconds
+            # Compiled code would not see this block; who compiles has imported the compiler, which
+            # takes seconds
             if "torch._dynamo" in sys.modules:
                 undo.enter_context(torch.compiler.set_stance("force_eager"))
 
@@ -167,7 +167,7 @@ class Interception(TorchFunctionMode):
     def _leave_part(self, part: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
         while self._running and self._running.pop() is not part:
             continue
-        # what it computes by functions that torch does not show comes after its inputs, too
+        # what it computes by functions that torch does not show also comes after its inputs
         self._set_depth(output, self._depth_of((args, kwargs, output)))
         weights = self._weights.pop(part, None)
         # transformers' layers return (mixed, weights), None for the weights if they are fused
@@ -224,15 +224,16 @@ class Interception(TorchFunctionMode):
         is_causal: bool = False,
         **options: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        # Torch's own layer is fused only if its weights are not asked for; its mask then gives way
-        # to the hint that it is causal
+        # torch's own layer is fused only if its weights are not requested; the hint that it is
+        # causal then replaces its mask
         mixed, _ = self._fused_multi_head_attention(
             *inputs, need_weights=False, is_causal=is_causal and not need_weights, **options
         )
         if not need_weights:
             return mixed, None
 
-        # The layer's caller gets the weights too: (B, h, N, M), or without heads, or without images
+        # The layer's caller also gets the weights: (B, h, N, M), or without heads, or without
+        # images
         weights = self._weights[self._running[-1]]
         if average_attn_weights:
             weights = weights.mean(dim=1)
@@ -251,11 +252,11 @@ class Interception(TorchFunctionMode):
         enable_gqa: bool = False,
     ) -> Tensor:
         layer = self._running[-1]
-        # What is called attention was none if its call stands within it or around it
+        # A module named attention is none if the call stands in a module within it or around it
         if layer not in self._numbers:
             unattending = {*self._running, *layer.modules()} - self._attended
             self._set_layers({*self._numbers} - unattending | {layer})
-        # A layer that attends twice, e.g. for a difference of two maps, has no one map
+        # A layer that attends twice, e.g. for a difference of two maps, has no single map
         if layer in self._attended:
             name = self._parts[layer] or "the model itself"
             raise AttentionError(
@@ -305,7 +306,7 @@ def _fuse(parts: Iterable[nn.Module], undo: ExitStack) -> None:
 
 
 def _sdpa_in_this_thread(kind: Any) -> type:
-    """Return settings of transformers for fused attention; in other threads, they are as ever."""
+    """Return settings of transformers for fused attention; other threads see them unchanged."""
     thread = threading.get_ident()
     original = kind._attn_implementation
 

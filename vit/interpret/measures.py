@@ -28,17 +28,17 @@ def attention_rollout(
 ) -> Tensor:
     """Return how much of each input token reaches each token (Abnar and Zuidema 2020).
 
-    In each layer, A is the mean over heads, and half stays with the token itself (the residual
-    connection): 0.5 (A + I). The layers are multiplied; those side by side count as one with the
-    heads of all.
+    In each layer, A is the mean over heads, and half the weight stays with the token itself (the
+    residual connection): 0.5 (A + I). The layers are multiplied; parallel layers count as one with
+    all their heads.
 
     Args:
         maps: after a pass; or weights (B, h, N, N) of each layer, from the first to the last, e.g.
-            `w.amax(1, keepdim=True)` for the maximum over heads in place of their mean. Rows are
-            scaled to sum to 1 before I is added, which other code does not do, so its rollouts of a
+            `w.amax(1, keepdim=True)` for the maximum over heads instead of their mean. Rows are
+            scaled to sum to 1 before I is added; other code does not do so, and its rollouts of a
             maximum or minimum differ.
-        discard: share of each layer's smallest weights to leave out; the columns of prefix tokens
-            are kept.
+        discard: fraction of each layer's smallest weights to leave out; the columns of prefix
+            tokens are kept.
         num_prefix_tokens: class token and registers; needed to discard some of bare weights.
 
     Returns:
@@ -49,7 +49,7 @@ def attention_rollout(
             to below 1, or nobody says how many prefix tokens there are.
     """
     if not 0 <= discard < 1:
-        raise AttentionError(f"discard is a share from 0 to below 1, got {discard}")
+        raise AttentionError(f"discard is a fraction from 0 to below 1, got {discard}")
     layers: Sequence[Tensor]
     if isinstance(maps, AttentionMaps):
         weights = maps.weights
@@ -64,7 +64,7 @@ def attention_rollout(
             "num_prefix_tokens="
         )
 
-    # Each layer is multiplied to those before it
+    # Each layer is multiplied with those before it
     rollout: Tensor | None = None
     for layer in layers:
         rollout = rollout_step(rollout, layer, discard, num_prefix_tokens or 0)
@@ -81,7 +81,7 @@ def rollout_step(
     Args:
         before: rollout (B, N, N) through the layers before; None at the first.
         weights: (B, h, N, N) of this layer.
-        discard: share of its smallest weights to leave out.
+        discard: fraction of its smallest weights to leave out.
         num_prefix_tokens: class token and registers, whose columns are kept.
 
     Returns:
@@ -100,7 +100,7 @@ def rollout_step(
         thinned = flat.scatter(1, smallest, 0.0).view_as(to_patches)
         attention = torch.cat([to_prefix, thinned], dim=-1)
 
-    # Half of each token is its own, half is mixed; rows sum to 1
+    # Half of each token stays, half is mixed; rows sum to 1
     attention = attention / attention.sum(-1, keepdim=True).clamp(min=1e-12)
     identity = torch.eye(attention.shape[-1]).to(attention)
     step = 0.5 * (attention + identity)
@@ -112,7 +112,7 @@ def rollout_step(
 
 
 def full_precision(tensor: Tensor) -> AbstractContextManager[Any]:
-    """Return a context in which products of a tensor keep its precision, whatever is around."""
+    """Return a context in which products of a tensor keep its precision, whatever autocast says."""
     return torch.autocast(tensor.device.type, enabled=False)
 
 
@@ -191,7 +191,7 @@ def top_mass_mask(maps: Tensor, share: float = 0.6) -> Tensor:
     flat = maps.cpu().double().nan_to_num().flatten(2)  # (B, h, L)
     values, order = flat.sort(dim=-1, descending=True)
 
-    # A patch belongs to the mask while the larger ones together hold less than the share
+    # A patch belongs to the mask while the larger ones together hold less than `share`
     mass_of_larger = values.cumsum(-1) - values
     inside = (mass_of_larger < share * values.sum(-1, keepdim=True)) & (values > 0)
     mask = torch.zeros_like(inside).scatter(-1, order, inside)

@@ -1,4 +1,4 @@
-"""The images of a command line, of a folder or of a data set, to show a model."""
+"""The images that a model is shown: from a command line, a folder or a data set."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def of_data(
         root: folder that holds CIFAR's archive, or gets it.
         count: at most so many of each split, evenly spaced; 0: all.
         on_bad_image: at an unreadable file, stop, or leave it out.
-        both_splits: training images, then test images, as in a run on them; else only those to be
-            looked at: test images, or of a folder without any, all.
+        both_splits: training images, then test images, as in a run on them; else only the test
+            images, or all images of a folder without any.
     """
     if data in BUILT_IN:
         return _of_data_set(data, image_size, root, count, both_splits)
@@ -84,7 +84,7 @@ def _of_data_set(
     name: str, image_size: tuple[int, int], root: str, count: int, both_splits: bool
 ) -> Collection:
     """Return images of a built-in data set; test images alone are spread over their classes."""
-    # scenes are drawn, so that a part is enough; images of a file must all be numbered
+    # scenes are drawn, so a part is enough; images in a file must all be numbered
     limit = 0
     if name == "scenes":
         limit = count if both_splits else 10 * count
@@ -123,7 +123,7 @@ def of_images(names: Sequence[str], on_bad_image: OnBadImage = "stop") -> Collec
 
     Args:
         names: files and folders.
-        on_bad_image: "skip" leaves out files that cannot be read, with a warning of each.
+        on_bad_image: "skip" leaves out files that cannot be read, with a warning for each.
     """
     # a file may also lie in a folder that is named
     files: dict[str, str] = {}

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vit.errors import AttentionError
 
-# Of each component's values, the share at either end that gets the same colour
+# The fraction of each component's values at either end that gets the same colour
 CLIPPED = 0.01
 # A normal distribution's standard deviation, in median absolute deviations
 DEVIATIONS = 1.4826
@@ -20,7 +20,7 @@ def pca_colours(features: Tensor) -> Tensor:
     """Return a colour for each patch: patches with similar features get similar colours.
 
     Red, green and blue are the first three principal components over all patches of all images, as
-    in DINOv2's pictures (Oquab et al. 2024), so images are compared only within one call.
+    in DINOv2's figures (Oquab et al. 2024), so images are compared only within one call.
 
     Args:
         features: (B, L, D), patches of a last layer, e.g. those of `embed(..., patches=True)`.
@@ -46,7 +46,7 @@ def pca_colours(features: Tensor) -> Tensor:
     if missing:
         projected = torch.cat([projected, projected.new_zeros(len(projected), missing)], dim=1)
 
-    # A component's sign is arbitrary: the patch that is furthest out is bright
+    # A component's sign is arbitrary: the patch furthest from the mean is bright
     furthest = projected.gather(0, projected.abs().argmax(0, keepdim=True))  # (1, 3)
     projected = projected * torch.where(furthest < 0, -1.0, 1.0)
 
@@ -60,7 +60,7 @@ def pca_colours(features: Tensor) -> Tensor:
 
 
 def artifact_scores(tokens: Tensor, num_prefix_tokens: int) -> Tensor:
-    """Return how far the length of each patch's token lies above the usual, in deviations.
+    """Return how far the norm of each patch's token lies above the median, in deviations.
 
     Large models put a few tokens of extreme length on patches without content and keep facts about
     the whole image there; in maps of attention they look like objects (Darcet et al. 2024, "Vision
@@ -68,7 +68,7 @@ def artifact_scores(tokens: Tensor, num_prefix_tokens: int) -> Tensor:
     stand out by 10 and more.
 
     Args:
-        tokens: (B, N, D), of a block, before the model's last norm, which evens lengths out.
+        tokens: (B, N, D), after a layer, before the model's last norm, which makes lengths equal.
         num_prefix_tokens: class token and registers, which are left out.
 
     Returns:

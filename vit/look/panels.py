@@ -1,4 +1,4 @@
-"""Maps side by side: the heads of a layer, all layers, a rollout, or what a result depends on.
+"""Maps side by side: the heads of a layer, all layers, a rollout, or relevance.
 
 Letters: B images, P panels, h heads, N tokens.
 """
@@ -24,7 +24,7 @@ class Panels(NamedTuple):
 
     Attributes:
         maps: (B, P, rows, columns); nan for masked patches.
-        prefix_mass: (B, P), the share on prefix tokens, which the maps leave out.
+        prefix_mass: (B, P), the attention on prefix tokens, which the maps leave out.
         names: of the P panels.
     """
 
@@ -57,7 +57,7 @@ def head_panels(
 
 
 def decoder_panels(subject: ModelWithImages, head: int | str = "mean") -> Panels:
-    """Return one map per layer of the decoder: its attention from the patch that it fills in.
+    """Return one map per layer of the decoder: its attention from the patch that it reconstructs.
 
     Args:
         subject: under a mask, its model with a decoder.
@@ -80,7 +80,7 @@ def rollout_panels(
     Args:
         subject: the model and the images; their query is the token that is reached.
         layer: the last to pass through, negative from the last of all; None for up to each.
-        discard: share of each layer's smallest weights to leave out.
+        discard: fraction of each layer's smallest weights to leave out.
     """
     # A rollout passes through all layers up to the last
     encoder = subject.model.encoder
@@ -122,7 +122,7 @@ def _heads(grid: GridMaps, head: int | str, name: str = "") -> Panels:
     """Return the panels of a layer's heads: one head, their mean, or "all", the mean first.
 
     With a name there is one panel, called so: every layer with all its heads would be more than a
-    picture holds.
+    figure holds.
     """
     maps, mass = grid
     if isinstance(head, int):
@@ -154,10 +154,10 @@ def class_relevance(
         method: "relevance" or "legrad".
 
     Returns:
-        A panel per image, each patch's relevance as a share of all input tokens'; and per image
+        A panel per image, each patch's relevance as a fraction of all input tokens'; and per image
         its class, and that class's probability.
     """
-    # what predicts takes modules that a map does not need
+    # prediction imports modules that a map does not need
     from vit.look.predict import require_head
 
     require_head(subject.model)
@@ -194,9 +194,8 @@ def class_relevance(
 
 
 def reconstruction_relevance(subject: ModelWithImages) -> Panels:
-    """Return what the patches that a decoder fills in depend on, by `relevance`: one per image.
-
-    The score is minus the patch's squared error; relevance is a share of all input tokens'.
+    """Return by `relevance` what a reconstructed patch depends on: one patch per image. The score
+    is minus the patch's squared error; relevance is a fraction of all input tokens'.
 
     Args:
         subject: under a mask, its model with a decoder.
@@ -234,7 +233,7 @@ def _of_inputs(by_token: Tensor, tokens: slice) -> Tensor:
 
 
 def _relevance_panel(subject: ModelWithImages, by_input: Tensor, name: str) -> Panels:
-    """Return the relevance (B, N) of each input token as a panel of shares."""
+    """Return the relevance (B, N) of each input token as a panel of fractions."""
     shares = by_input / by_input.sum(-1, keepdim=True).clamp(min=1e-12)
 
     # `to_grid` takes rows of queries: here all are the same

@@ -1,4 +1,4 @@
-"""Apply a loaded model to new images: class probabilities, features, and which are nearest.
+"""Apply a loaded model to new images: class probabilities, features, nearest images.
 
 Letters: B images, N tokens, L patches, D width, K nearest images.
 """
@@ -33,7 +33,7 @@ class Embeddings(NamedTuple):
     Attributes:
         pooled: float32 (B, D), the head's input: the class token or the mean over the patches
             (`encoder.config.global_pool`).
-        patches: float32 (B, L, D), the token of each patch, row by row; None if nobody asked.
+        patches: float32 (B, L, D), the token of each patch, row by row; None if not requested.
     """
 
     pooled: Tensor
@@ -41,7 +41,7 @@ class Embeddings(NamedTuple):
 
 
 def require_head(model: Model) -> None:
-    """Refuse a model that is no classifier: one output is a regression, and has no classes."""
+    """Refuse a model that is no classifier; one with a single output is a regression."""
     source = "this model"
     problem_type = ""
     lost = []
@@ -49,7 +49,7 @@ def require_head(model: Model) -> None:
         source = model.origin.source
         # a loaded head may say that it is for several labels at once
         problem_type = model.origin.problem_type
-        # a classifier that could not be loaded is told by its note
+        # a note names a classifier that could not be loaded
         lost = [note for note in model.origin.notes if note.startswith(LOST_HEAD)]
     classes = model.encoder.config.num_classes
     if classes == 1 or problem_type:
@@ -133,7 +133,7 @@ def _tokens(
     if isinstance(images, Picture):
         images = [images]
 
-    # The input follows the model, wherever it was moved and in whatever precision
+    # The input follows the model's device and precision
     parameter = next(model.encoder.parameters())
     starts: Iterable[int] = range(0, len(images), batch_size)
     if len(images) > batch_size:
@@ -148,7 +148,7 @@ def _tokens(
 
 
 def _finite(origin: Origin, values: Tensor) -> Tensor:
-    """Return values, of which damaged weights make nan and infinity."""
+    """Return the values; refuse nan and infinity, which damaged weights give."""
     if not bool(values.isfinite().all()):
         problem = "its results are nan or infinite; the weights are damaged"
         raise CheckpointError(f"{origin.source}: {problem}")
@@ -187,7 +187,7 @@ def nearest(features: Tensor, query: Tensor, count: int) -> Nearest:
     Returns:
         tensors on the CPU.
     """
-    # In float64, because the difference of an image from itself would be of float32's size; on the
+    # In float64, because float32 would round an image's similarity to itself; on the
     # CPU, because Apple's GPUs have none
     vectors = features.detach().cpu().double()
     direction = query.detach().cpu().double()

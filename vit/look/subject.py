@@ -1,4 +1,4 @@
-"""Images to show a model, and a model with them, prepared as in its training.
+"""Images for a model, prepared as in its training, and the model with them.
 
 Letters: B batch, C channels, H x W pixels.
 """
@@ -42,8 +42,8 @@ class Collection:
 
     Attributes:
         images: files, or uint8 (B, 3, h, w) of any size: what `vit.embed` takes.
-        files: how each is called: its path as it was given, or within a folder; of a data set its
-            split and number, "test/00007".
+        files: each one's name: its path as given, or within a folder; in a data set its split and
+            number, "test/00007".
         title: what they are, for a caption.
         splits: of each image "train" or "test"; "" if it has none.
         labels: of each image an index into `class_names`; -1 if it has none.
@@ -102,7 +102,8 @@ class ModelWithImages:
         mask: the patches that the encoder does not see, moved to the model's device; None for whole
             images.
         query: the token whose attention is shown.
-        to_fill: the masked patch of each image that the decoder fills in; None if it does not.
+        to_fill: the masked patch of each image that the decoder is to reconstruct; None without
+            one.
     """
 
     model: Model
@@ -180,7 +181,7 @@ class ModelWithImages:
         """Return the same model and images under a random mask.
 
         Args:
-            ratio: share of the patches to mask.
+            ratio: fraction of the patches to mask.
             seed: of the random numbers.
             masked: a patch to mask in every image.
             visible: a patch to leave visible in every image.
@@ -208,14 +209,14 @@ class ModelWithImages:
         across = torch.arange(columns) - column
         distance = down**2 + across**2  # (rows, columns)
 
-        # Others are further away than any; of patches at the same distance, the first counts
+        # Others are further away than any; of patches at the same distance, the first is taken
         candidates = torch.where(allowed, distance, distance.max() + 1)
         nearest = candidates.flatten(1).argmin(1)  # (B,)
         return [divmod(number, columns) for number in nearest.tolist()]
 
     def fill_in(self) -> Reconstruction:
-        """Return the images with their masked patches as the model's decoder fills them in."""
-        # what measures reconstructions takes modules that a map does not need
+        """Return the images with their masked patches reconstructed by the model's decoder."""
+        # reconstruction imports modules that a map does not need
         from vit.evaluation.reconstruction import reconstruct
 
         assert self.mask is not None
@@ -292,7 +293,7 @@ def model_caption(model: Model) -> str:
     """Return one line about a loaded model: its source, its size, its training data."""
     config = model.encoder.config
     patch = " x ".join(map(str, dict.fromkeys(config.patch_size)))  # 4, or 4 x 2
-    # What differs between the models that people compare
+    # The sizes in which models commonly differ
     size = f"{plural(config.depth, 'layer')} x {plural(config.num_heads, 'head')}"
     caption = f"{short_name(model.origin.source)}: {size}"
     caption += f", width {config.embed_dim}, patch {patch}"

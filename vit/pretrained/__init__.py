@@ -2,7 +2,7 @@
 
 A folder holds model.safetensors, config.json, trained_on.npy, which has a hash of each image that
 it was trained on, and README.md, the model card.
-Nothing here imports torch or reads a weight, so `vit models` answers at once.
+Nothing here imports torch or reads a weight, so `vit models` is instant.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def located(name: str) -> Path | None:
 
 
 def shipped(name: str) -> dict[str, Any]:
-    """Return what is known about a model of the package, in plain values.
+    """Return the description of a model of the package, in plain values.
 
     Returns:
         name; folder; parameters of encoder and decoder together; bytes of all its files; encoder
