@@ -71,7 +71,7 @@ def bench_parser() -> argparse.ArgumentParser:
         type=typed(BelowOne),
         default=0.75,
         metavar="X",
-        help="share of the patches to hide (default 0.75)",
+        help="fraction of the patches to mask (default 0.75)",
     )
     add(
         "--decoder-dim",
@@ -85,7 +85,7 @@ def bench_parser() -> argparse.ArgumentParser:
         type=positive,
         default=4,
         metavar="N",
-        help="blocks of the decoder (default 4)",
+        help="layers of the decoder (default 4)",
     )
     add(
         "--decoder-heads",
@@ -109,7 +109,7 @@ def bench_parser() -> argparse.ArgumentParser:
     )
     add("--threads", type=int, default=0, metavar="N", help="CPU threads; 0: torch's choice")
 
-    # What is done with it
+    # Actions
     add(
         "--rounds",
         type=positive,
@@ -127,7 +127,7 @@ def bench_parser() -> argparse.ArgumentParser:
     add(
         "--gpu-check",
         action="store_true",
-        help="check in three minutes what only a GPU shows, print a table, and time nothing else",
+        help="run the checks that need a GPU (three minutes), print a table, and time nothing else",
     )
     add("--json", type=typed(Place), metavar="FILE", help="write all measurements")
     add("--overwrite", action="store_true", help="replace existing files")
@@ -135,7 +135,7 @@ def bench_parser() -> argparse.ArgumentParser:
 
 
 def refuse_beside_gpu_check(options: argparse.Namespace) -> None:
-    """Refuse what --gpu-check does not read: it checks one pretraining, in all modes.
+    """Refuse options that --gpu-check does not read: it checks one pretraining, in all modes.
 
     Raises:
         ConfigError: naming the option.
@@ -205,7 +205,7 @@ def run(argv: Sequence[str]) -> int:
     if options.json is not None:
         make_folder(options.json.parent)
         write_json(options.json, report)
-    # what a check found wrong is the exit code too
+    # a failed check is also the exit code
     return int(bool(report.get("failed")))
 
 

@@ -1,4 +1,4 @@
-"""Time contestants, each in its own process, in turn, and tell which medians may be quoted."""
+"""Time contestants in turn, each in its own process, and decide which medians may be quoted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from vit.errors import TrainingError, UserError
 from vit.progress import track
 
 WIDEST = 0.15
-"""A median is quoted if the quartiles differ by at most this share of it."""
+"""A median is quoted if the quartiles differ by at most this fraction of it."""
 
 # Where the time goes, by the profiler's names of operators. The first match counts.
 GROUPS = {
@@ -93,7 +93,8 @@ class Result:
     profile: dict[str, float] = field(default_factory=dict)
 
     def ratio_to(self, other: Result, factor: float = 1.0) -> Spread:
-        """Return this one's rate / the other's, round by round: what slows a round slows both."""
+        """Return this one's rate / the other's, round by round: whatever slows a round slows
+        both."""
         pairs = zip(self.images_per_second, other.images_per_second, strict=True)
         return Spread.of_values([factor * a / b for a, b in pairs])
 
@@ -150,7 +151,7 @@ class Worker:
         self._pool.shutdown()
 
     def ask(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Return what `function` returns in the process."""
+        """Return the result of `function` in the process."""
         # The first call starts the process
         with without_interrupts():
             answer = self._pool.submit(function, *args)
@@ -167,10 +168,10 @@ class Worker:
 
 @contextmanager
 def without_interrupts() -> Iterator[None]:
-    """Let Ctrl-C wait until the block ends, and pass by the processes that begin within it.
+    """Delay Ctrl-C until the block ends, and keep it from the processes that begin within it.
 
-    Their parent ends them. Ctrl-C goes to all of them, and each would print a traceback of what it
-    is importing.
+    Their parent ends them. Ctrl-C goes to all of them, and each would print a traceback of its
+    imports.
     """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
@@ -198,7 +199,7 @@ def _begin() -> None:
 
 
 def _end_with_parent() -> None:
-    """End this process when its parent has ended: a killed parent cannot say so."""
+    """End this process when its parent has ended: a killed parent cannot end it."""
     parent = parent_process()
     assert parent is not None
     parent.join()

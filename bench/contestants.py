@@ -1,4 +1,5 @@
-"""The steps to time, on one job: ours, its matrix products alone, the peers' as they come."""
+"""The steps to time, on one job: ours, its matrix products alone, the peers' with their
+defaults."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ class Contestant:
         step: runs one.
         compute: device and precision.
         about: how it computes, in a few words.
-        parameters: how many it trains.
+        parameters: number of trainable parameters.
         products: FLOPs of the ceiling's step; 0 for the others.
     """
 
@@ -145,7 +146,8 @@ def _ours(job: Job) -> Contestant:
 
 
 class RecordedProducts(TorchDispatchMode):
-    """Counts the matrix products in a block, but attention's, by both operands' size and type.
+    """Counts the matrix products within a `with` block, except attention's, by both operands' size
+    and type.
 
     Attributes:
         counts: how often each occurs.
@@ -165,7 +167,7 @@ class RecordedProducts(TorchDispatchMode):
 
 
 def _ceiling(job: Job) -> Contestant:
-    """Return our step's own products with weights, forward and backward, and nothing between them.
+    """Return only our step's own products with weights, forward and backward.
 
     No model can be faster unless it computes less.
     """
@@ -215,7 +217,8 @@ def _recorded(step: Callable[[], None]) -> Callable[[], None]:
 
 
 def _peer(job: Job) -> Contestant:
-    """Return another library's step as it comes: model, loss and AdamW, with our precision."""
+    """Return another library's step with its defaults: model, loss and AdamW, with our
+    precision."""
     config = job.config()
     compute = choose_compute(config.run, config.train.precision)
     try:

@@ -1,8 +1,7 @@
-"""`python -m bench --gpu-check`: what no CPU can show, in three minutes on the first card.
-
-The tests run steps on "meta", which shows devices that do not match and waits of the host. What it
-cannot show, CUDA graphs, compiled kernels, nccl and speed, is checked here, and printed as a table
-to paste into an issue.
+"""`python -m bench --gpu-check`: the checks that need a GPU, in three minutes on the first one. The
+tests run steps on "meta", which shows mismatched devices and waits of the host. CUDA graphs,
+compiled kernels, nccl and speed, which it cannot show, are checked here, and printed as a table to
+paste into an issue.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ WARM_UP = 2
 TOLERANCE = 1e-2
 """Largest relative difference between two losses of one step that differ by rounding alone."""
 
-# What can make the host wait, each at least once
+# Everything that can make the host wait, each at least once
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "AdamW": {},
     "float16, loss scaling": {"train.precision": "fp16"},
@@ -124,7 +123,7 @@ class Table:
     """A table that is printed row by row, as the results come.
 
     Attributes:
-        rows: pairs of what was checked and what came out.
+        rows: pairs of check and result.
         failed: how many checks failed.
     """
 
@@ -139,7 +138,7 @@ class Table:
         print(f"| {what} | {result} |", flush=True)
 
     def check(self, what: str, measure: Callable[[], str]) -> None:
-        """Print what `measure` returns, or in one line why it failed: the other checks go on."""
+        """Print what `measure` returns, or in one line why it failed: the other checks continue."""
         try:
             result = measure()
         # torch's errors on a card are of many classes, and each is a result

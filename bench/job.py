@@ -26,8 +26,8 @@ class Job:
         objective: pretraining, or fine-tuning on whole images with every augmentation.
         preset: size of the encoder.
         image_size: pixels.
-        mask_ratio: share of the patches to hide.
-        decoder_dim, decoder_depth, decoder_heads: width, blocks and heads of the decoder.
+        mask_ratio: fraction of the patches to mask.
+        decoder_dim, decoder_depth, decoder_heads: width, layers and heads of the decoder.
         class_token: a class token in our model, as in transformers'; vit-pytorch's has none.
         device: "auto", "cpu", "cuda" or "mps".
         compile: torch.compile for ours: "auto", "on" or "off".

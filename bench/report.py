@@ -17,7 +17,7 @@ from bench.job import Job
 from vit.device import device_name
 from vit.machine import choose_compute, missing_for_compile, versions
 
-# One choice changed, all else equal: the speed lost is what the choice gives.
+# One choice changed, all else equal: the speed lost is the gain from the choice.
 ABLATIONS: dict[str, dict[str, Any]] = {
     "freed memory given back to the system": {"allocator": False},
     "the batch in one part": {"run": {"grad_accum_steps": 1}},

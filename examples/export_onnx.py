@@ -1,9 +1,9 @@
-"""Export a checkpoint's encoder to ONNX, and compare what both compute.
+"""Export a checkpoint's encoder to ONNX, and compare the outputs of both.
 
     pip install onnx onnxscript onnxruntime
     python examples/export_onnx.py CHECKPOINT model.onnx [--opset 18]
 
-The input `images` is float32 (B, C, H, W) for any B, prepared as the metadata say, each a value in
+The input `images` is float32 (B, C, H, W) for any B, prepared as in the metadata, each a value in
 JSON: image_size; interpolation, crop_share and squash (see `vit.inputs.Preparation`); mean and std
 of pixels from 0 to 1. The outputs are `tokens` (B, N, D) and `pooled`: logits (B, classes), whose
 names are class_names in the metadata, or, without a head, features (B, D).
@@ -62,7 +62,7 @@ torch.onnx.export(
     verbose=False,
 )
 
-# how its input is made, and what its classes are called
+# how its input is made, and the names of its classes
 origin = encoder.origin
 class_names = ()
 if encoder.config.num_classes:

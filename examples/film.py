@@ -1,8 +1,8 @@
-"""Draw how a model's attention changed in training: a GIF over the snapshots of a run.
+"""Draw how a model's attention changes in training: a GIF over the snapshots of a run.
 
     python examples/film.py runs/quickstart photo.jpg film.gif
 
-Each frame is the last layer's attention of the mean patch, as a share, over all heads.
+Each frame is the last layer's attention, the mean over query patches and heads.
 """
 
 import sys

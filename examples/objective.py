@@ -3,7 +3,8 @@
     python examples/objective.py runs/teach
 
 An averaged copy of the encoder sees the whole image; the decoder also predicts this copy's features
-of the masked patches, as in data2vec (Baevski et al. 2022). The same command with --resume goes on.
+of the masked patches, as in data2vec (Baevski et al. 2022). The same command with --resume
+continues.
 """
 
 import sys
@@ -20,7 +21,7 @@ from vit.training.objectives import Reconstruct
 
 
 class Teach(Reconstruct):
-    """Reconstruct masked patches, and predict their features in an averaged encoder."""
+    """Reconstruct masked patches, and predict their features from an averaged encoder."""
 
     def __init__(self, model, config, data):
         super().__init__(model, config, data)

@@ -1,4 +1,4 @@
-"""Send the metrics of a run to MLflow; a run that is resumed continues there.
+"""Send the metrics of a run to MLflow; a resumed run continues there.
 
 pip install mlflow
 MLFLOW_TRACKING_URI=... python examples/track_mlflow.py runs/tracked [--resume]
@@ -15,7 +15,7 @@ from vit.config import Config
 
 
 class MLflow(Callback):
-    """Writes to the experiment "vit"; a client has no active run, so that yours are left alone."""
+    """Writes to the experiment "vit"; a client has no active run, so yours stay untouched."""
 
     name = "mlflow"
     id = None

@@ -198,7 +198,7 @@ def test_what_would_change_a_trained_run_is_refused(whole, place, run):
     shutil.copytree(whole, place / "bare", ignore=shutil.ignore_patterns("checkpoints"))
     (place / "other.yaml").write_text("optim: {blr: 0.5}")
     for argv, said in {
-        "--out bare --resume": "bare holds a trained run (summary.json) and no saved state",
+        "--out bare --resume": "bare holds a trained run (summary.json) and no checkpoint",
         "--out runs/mine --resume --model.patch_size=8": "model.patch_size",
         "--out runs/mine --resume --config=other.yaml": "optim.blr",
         "--config runs/mine/config.yaml": "already holds",

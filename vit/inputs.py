@@ -1,4 +1,4 @@
-"""How a picture becomes a model's input: decoded, cropped, resized, normalised.
+"""How an image becomes a model's input: decoded, cropped, resized, normalised.
 
 From a file: `decode`. From a data set's tensors: `to_float`. For a loaded model: `ModelInputs`.
 """
@@ -30,7 +30,7 @@ INTERPOLATIONS = ("bicubic", "bilinear")
 # named .png to Ghostscript.
 FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP", "GIF")
 
-# Pillow refuses a picture whose text or colour profile takes more than 1 MB, which some programs
+# Pillow refuses an image whose text or colour profile takes more than 1 MB, which some programs
 # write; it still refuses those of 64 MB together.
 PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY
 
@@ -43,7 +43,7 @@ PAGES = "files with more than one page, of which the first is read"
 
 @dataclass(frozen=True)
 class Preparation:
-    """How a picture becomes a model's pixels; by default, as for this package's own models.
+    """How an image becomes a model's pixels; by default, as for this package's own models.
 
     Attributes:
         interpolation: "bicubic" or "bilinear", for resizing.
@@ -80,7 +80,7 @@ def decode(
         remarks: gets `PAGES` if the file is one of those.
 
     Returns:
-        uint8 (3, H, W) for `image_size` = (H, W), and the `image_hash` of the picture before it was
+        uint8 (3, H, W) for `image_size` = (H, W), and the `image_hash` of the image before it was
         cropped and resized: at every size the same.
     """
     try:
@@ -129,7 +129,7 @@ def whole_pictures() -> Iterator[None]:
 def pixels_and_hash(
     image: Image.Image, image_size: tuple[int, int], prepared: Preparation = OWN
 ) -> tuple[bytes, int]:
-    """Return a picture's pixels after `fit_picture`, uint8 (3, H, W), and its hash before that."""
+    """Return an image's pixels after `fit_picture`, uint8 (3, H, W), and its hash before that."""
     upright = as_seen(image)
     pixels = _planes(fit_picture(upright, image_size, prepared))
     return pixels, image_hash(_planes(upright))
@@ -140,7 +140,7 @@ def _planes(image: Image.Image) -> bytes:
 
 
 def as_seen(image: Image.Image) -> Image.Image:
-    """Return a picture upright and in RGB, with all its pixels."""
+    """Return an image upright and in RGB, with all its pixels."""
     # Metadata may stand after the pixels; damaged pixels must not pass as damaged metadata
     with whole_pictures():
         image.load()
@@ -155,7 +155,7 @@ def as_seen(image: Image.Image) -> Image.Image:
 def fit_picture(
     upright: Image.Image, image_size: tuple[int, int], prepared: Preparation = OWN
 ) -> Image.Image:
-    """Return a picture, from `as_seen`, cropped and resized to (H, W) as `decode` describes."""
+    """Return an image, from `as_seen`, cropped and resized to (H, W) as `decode` describes."""
     # the share cut from each side, before the crop to the aspect ratio
     border = (1 - prepared.crop_share) / 2
     resampling = Image.Resampling[prepared.interpolation.upper()]
@@ -177,7 +177,7 @@ def size_of(path: str) -> tuple[int, int] | None:
 
 
 def upright_size(image: Image.Image) -> tuple[int, int]:
-    """Return the (width, height) of a picture after its EXIF orientation."""
+    """Return the (width, height) of an image after its EXIF orientation."""
     # orientations 5 to 8 exchange the sides; of a TIFF, Pillow has exchanged them itself
     if image.format != "TIFF" and _orientation(image) in (5, 6, 7, 8):
         return image.size[::-1]
@@ -185,7 +185,7 @@ def upright_size(image: Image.Image) -> tuple[int, int]:
 
 
 def _orientation(image: Image.Image) -> object:
-    """Return a picture's EXIF orientation, usually from 1 to 8; 1 if its EXIF is damaged."""
+    """Return an image's EXIF orientation, usually from 1 to 8; 1 if its EXIF is damaged."""
     try:
         return image.getexif().get(ExifTags.Base.Orientation, 1)
     except Exception:

@@ -160,15 +160,15 @@ class RunFiles:
 CONTENTS = {
     "report.html": "all of this on one page: open it first",
     "reconstructions.png": "images, their visible patches, and the reconstruction of the rest",
-    "confusion.png": "which classes it confuses",
+    "confusion.png": "counts of each class by predicted class",
     "reliability.png": "accuracy against confidence",
-    "mistakes.png": "what it got wrong with the most confidence",
+    "mistakes.png": "the most confident mistakes",
     "dynamics.png": "gradient size and movement of each weight matrix (see dynamics.jsonl)",
     "attention.png": "attention of the last layer, head by head",
     "curves.png": "loss, scores, learning rate and gradient norm over the epochs",
     "summary.json": "these scores, and how they were measured",
     "model.safetensors": "the weights, with config.json, for vit.load_model",
-    "trained_on.npy": "hashes of the training images, so that vit evaluate knows them",
+    "trained_on.npy": "hashes of the training images, which vit evaluate compares with its own",
 }
 """The files for the user in the folder of a finished run."""
 
@@ -245,4 +245,4 @@ def read_sample_images(path: Path) -> SampleImages:
             images = file.get_tensor("images")
         return SampleImages(images, text["labels"], text["class_names"], text["data"])
     except Exception as error:
-        raise RunError(f"{path} cannot be read: {error}; remove it to continue without it") from error
+        raise RunError(f"{path} cannot be read: {error}; remove it to do without it") from error

@@ -24,8 +24,8 @@ class ModelTransform(Transform):
         self.inputs = inputs
 
     def transform(self, inpt: Image.Image | Tensor, params: dict[str, Any]) -> Tensor:
-        """Turn a picture, or uint8 images (..., 3, h, w), into the model's input (..., C, H, W)."""
-        # a picture, cropped and resized before it becomes a tensor
+        """Turn an image, or uint8 images (..., 3, h, w), into the model's input (..., C, H, W)."""
+        # an image, cropped and resized before it becomes a tensor
         if isinstance(inpt, Image.Image):
             return self.inputs.inputs(self._pixels(inpt)[None], whole=True)[0]
 
@@ -34,7 +34,7 @@ class ModelTransform(Transform):
         return batch.reshape(*inpt.shape[:-3], *batch.shape[1:])
 
     def _pixels(self, picture: Image.Image) -> Tensor:
-        """Return a picture at the model's size: uint8 (3, H, W)."""
+        """Return an image at the model's size: uint8 (3, H, W)."""
         try:
             upright = as_seen(picture)
             return pil_to_tensor(fit_picture(upright, self.inputs.image_size, self.inputs.prepared))

@@ -184,7 +184,7 @@ def test_a_run_goes_on_from_before_its_last_phase_as_one_that_was_longer(config,
         go(whole)
         run = begin(config, states)
         assert run.step == held
-        assert any(f"goes on from step {held}" in note for note in run.notes)
+        assert any(f"continues from step {held}" in note for note in run.notes)
         RunFolder(tmp_path).forget_later_steps(run.step)
         train_and_save(run, [], states)
         assert_equal(run, whole)

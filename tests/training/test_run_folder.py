@@ -170,7 +170,7 @@ def test_last_two_are_kept_and_the_newest_that_is_whole_is_taken(tmp_path):
     assert state["step"] == 100_000_000
     assert str(newest) in state["notes"][0]
     state_path(tmp_path, 100_000_000).write_bytes(b"")
-    assert "no usable state" in refusal(load_latest_state, tmp_path)
+    assert "no usable checkpoint" in refusal(load_latest_state, tmp_path)
     assert (tmp_path / "step-00000001.pt.bak").read_text() == "mine"
 
 

@@ -110,7 +110,7 @@ def to_huggingface(model: Model, origin: Origin) -> Outgoing:
     tensors, notes = _renamed(target, model, rules, "head.")
     if settings.global_pool == "avg":
         notes.append(
-            "its features are the mean of the patches, which transformers' settings do not say: "
+            "its features are the mean of the patches, which transformers' settings cannot say: "
             "load it again with global_pool avg"
         )
 

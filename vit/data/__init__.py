@@ -36,7 +36,7 @@ class ImageSet:
         class_names: empty for images without labels.
         content_hash: 16 hexadecimal digits that identify exactly these images and labels.
         skipped: paths of unreadable files, left out on request.
-        notes: lines for the user on what was decided without them.
+        notes: lines for the user on choices made automatically.
         known_hashes: `image_hashes`, where a cache holds them; None: they are yet to be computed.
         files: of each image its file within the folder; empty if they come from elsewhere.
     """
@@ -65,7 +65,7 @@ class ImageSet:
 
     @property
     def has_classes(self) -> bool:
-        """Whether there are two classes or more; a single one measures nothing."""
+        """Whether there are at least two classes; a single one measures nothing."""
         return len(self.class_names) > 1
 
     @property
@@ -154,9 +154,9 @@ class Dataset:
         held_out: whether `test` is a part of the training images, to choose settings by.
         is_chosen: whether `test` was chosen here, among images of a single split.
         prepared: whether the images already are a model's input, by its `Preparation`.
-        whole_content_hash: of both splits before `val_size` and `labels` took some away; "": they
-            took none.
-        copies: how many of the test images are training images too, to the pixel.
+        whole_content_hash: of both splits before `val_size` and `labels` removed images; "": they
+            removed none.
+        copies: how many of the test images are also training images, to the pixel.
     """
 
     name: str
@@ -183,22 +183,22 @@ class Dataset:
 
     @property
     def tested_on(self) -> str:
-        """The kind of images in `test`, in words."""
+        """The kind of images in `test`, as text."""
         if self.held_out:
             return "held-out training images"
         return "test images"
 
     @property
     def tested(self) -> str:
-        """The images in `test` with their number, in words."""
+        """The images in `test` with their number, as text."""
         return plural(len(self.test), self.tested_on.removesuffix("s"))
 
     @property
     def decisions(self) -> list[str]:
-        """Lines for the user: which files are used, and what was decided without them."""
+        """Lines for the user: the files used, and choices made automatically."""
         notes = [*self.train.notes, *self.test.notes]
         if self.copies:
-            meaning = "are training images too: scores on them say nothing about new images"
+            meaning = "are also training images: scores on them do not apply to new images"
             notes.append(f"{self.copies:,} of the {len(self.test):,} {self.tested_on} {meaning}")
         return notes
 

@@ -1,11 +1,11 @@
-"""Images on their way into the model: uint8 to float, augmented in whole batches.
+"""Prepare images for the model: uint8 to float, augmented in whole batches.
 
 Each image is changed by its own draws. Where a library loops over images with one set of numbers
 each, every function here takes the numbers of all images as a tensor with a row per image, and
-computes the batch at once. An image for which nothing is to happen gets numbers that change
-nothing: a rectangle of no area, a factor of 1, a shift of 0.
+computes the batch at once. An image that is to stay unchanged gets numbers that change nothing: a
+rectangle of no area, a factor of 1, a shift of 0.
 
-Everything runs on the images' device, and nothing is random: `Draws` says what happens to which
+Everything runs on the images' device, and nothing is random: `Draws` holds what is done to each
 image.
 
 Letters: B batch, C channels, H and W the model's input, h and w the data's images, L patches.
@@ -54,7 +54,7 @@ def augment(images: Tensor, draws: Draws, config: Config) -> Tensor:
         inputs = sample_boxes(images, draws.crop, draws.flip, size)
     else:
         if draws.shift is not None:
-            # images kept larger than the model's input get a border that is wider likewise
+            # images kept larger than the model's input get a proportionally wider border
             detail = max(1, images.shape[-1] / size[1])
             padding = round(detail * CROP_PADDING)
             shift = (draws.shift * padding / CROP_PADDING).round().long()
@@ -79,7 +79,7 @@ def sample_boxes(
     """Crop a box from each image, resize it bilinearly, and mirror it if `flip`.
 
     A batch cannot be sliced at a different place in each image. Instead, each pixel of the output
-    says where in its image it comes from, and is interpolated there.
+    has a position in its image, and is interpolated there.
 
     Args:
         images: uint8 (B, C, h, w).
@@ -161,7 +161,7 @@ def luma(images: Tensor) -> Tensor:
 def shuffle_patches(
     images: Tensor, noise: Tensor, patch_size: tuple[int, int], across: bool
 ) -> Tensor:
-    """Shuffle patches: a control for learning from patches that belong together.
+    """Shuffle patches within or across images: a control experiment.
 
     Args:
         images: (B, C, H, W).
@@ -169,8 +169,8 @@ def shuffle_patches(
             own; along the batch, each position in the grid does.
         patch_size: (p, q).
         across: if true, each patch keeps its position but moves to another image of the batch, so
-            that nothing in an image belongs together; else patches move within their image, so
-            that they still occur together, but anywhere.
+            that the patches of an image do not belong together; else patches move within their
+            image: they still occur together, but anywhere.
     """
     patches = patchify(images, patch_size)  # (B, L, C p q)
     axis = 1
@@ -208,9 +208,9 @@ def mixed_labels(
 
     Args:
         labels, following: int64 (B,), of the images and of the next ones.
-        share: float32 (B,), the share of itself that each image keeps.
+        share: float32 (B,), the fraction of itself that each image keeps.
         classes: K.
-        smoothing: share to spread over all classes (Szegedy et al. 2016).
+        smoothing: probability to spread over all classes (Szegedy et al. 2016).
 
     Returns:
         float32 (B, K), each row a distribution.

@@ -1,8 +1,7 @@
-"""Pictures from anywhere as images of one size, decoded once into a memory-mapped file.
-
-The file is an .npy: the pixels, uint8 (N, 3, h, w), in the order of the pictures. After them, where
-NumPy does not look, comes a JSON record: the key of the pictures, and what else an `ImageSet` has.
-The images never need to fit in memory: the system reads a batch's rows from disk, and drops them.
+"""Images from any source, decoded once, at one size, into a memory-mapped file. The file is an
+.npy: the pixels, uint8 (N, 3, h, w), in the order of the source. After them, where NumPy does not
+read, stands a JSON record: the key of the source images, and the other fields of an `ImageSet`. The
+images need not fit in memory: the system reads a batch's rows from disk, and drops them.
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ DETAIL = 2
 """Images are kept at up to this many times the model's input size: random crops, which enlarge,
 then keep detail."""
 MEASURED = 1000
-"""Pictures, spread evenly, whose sizes are read to choose the size of the images."""
+"""Number of evenly spaced source images whose sizes are read to choose the stored size."""
 CACHE_LAYOUT = 9
-"""Increase it when the pixels made from a picture, or what a cache holds, change."""
+"""Increase it when the pixels made from an image, or the contents of a cache, change."""
 
 logger = logging.getLogger(__name__)
 
 Size = tuple[int, int]
-"""(width, height) of a picture, or (h, w) of images."""
+"""(width, height) of a source image, or (h, w) of stored images."""
 Decoded = tuple[str, tuple[bytes, int] | str, int]
-"""A picture's name; its pixels, uint8 (3, h, w), and its hash, or why it has none; its label, or
+"""An image's name; its pixels, uint8 (3, h, w), and its hash, or why it has none; its label, or
 -1."""
 
 
@@ -57,25 +56,25 @@ def cached(
     size: Size | None,
     on_bad_image: str,
 ) -> ImageSet:
-    """Return pictures as images without class names, mapped from a file that is made if need be.
+    """Return images without class names, mapped from a file that is made if necessary.
 
     Args:
         path: the cache file.
-        shaping: what shapes the images, beside their size: the pictures, and how they are decoded;
-            None if unknown: then the file has no name, and ends with its images.
-        count: number of pictures.
-        sizes: of some pictures; they are asked for only if `size` is to be chosen.
-        decode: ((h, w), remarks) -> all pictures, in order. What it remarks on pictures becomes
-            notes, with the number of pictures.
+        shaping: what determines the pixels, beside the size: the source images, and how they are
+            decoded; None if unknown: then the file has no name, and is gone with its images. count:
+            number of source images. sizes: of some source images; read only if `size` is to be
+            chosen.
+        decode: ((h, w), remarks) -> all images, in order. Its remarks on images become notes, with
+            the number of images.
         image_size: (H, W) of the model's input.
-        size: (h, w) of the images; None: up to `DETAIL` times the input, if half of the pictures
-            have that, and no image is enlarged beyond the input.
-        on_bad_image: at an unreadable picture, "stop" and name it, or "skip" it.
+        size: (h, w) of the images; None: up to `DETAIL` times the input, if half of the source
+            images have that, and no image is enlarged beyond the input.
+        on_bad_image: at an unreadable image, "stop" and name it, or "skip" it.
     """
     key = hashlib.sha256(repr((CACHE_LAYOUT, image_size, size, shaping)).encode()).hexdigest()
     make_folder(path.parent)
     if shaping is None:
-        # nobody would know these again
+        # these could not be recognised again
         path = path.with_name(f"{secrets.token_hex(8)}.npy")
     elif path.is_file():
         try:
@@ -88,11 +87,11 @@ def cached(
 
     if size is None:
         height, width = image_size
-        # how many times larger than the input each picture is, cropped to its shape
+        # how many times larger than the input each source image is, cropped to its shape
         details = [min(side[0] / width, side[1] / height) for side in sizes if side]
         scale = max(1.0, min(DETAIL, median_high(details or [1.0])))
         size = (round(height * scale), round(width * scale))
-    # whatever decodes ends, also at an error; Pillow's warnings name no file
+    # the decoder ends, also at an error; Pillow's warnings name no file
     remarks: list[str] = []
     with (
         replacing(path) as unfinished,
@@ -121,7 +120,7 @@ def cache_path(
 
 
 def times_of(path: str) -> tuple[int, ...]:
-    """Return what changes when a file is written, moved or replaced; () if there is none."""
+    """Return values that change when a file is written, moved or replaced; () if there is none."""
     if not os.path.exists(path):
         return ()
     info = os.stat(path)
@@ -138,12 +137,12 @@ def _write(
     on_bad_image: str,
     remarks: list[str],
 ) -> None:
-    """Write pixels as a stream, because a full disk would kill one who writes to a map."""
+    """Write pixels as a stream, because a full disk would kill a process that writes to a map."""
     labels: list[int] = []
     hashes: list[int] = []
     skipped: list[str] = []
     with path.open("wb") as file:
-        # NumPy's header has room for the number of images to change
+        # NumPy's header has room for another number of images
         header = {"descr": "|u1", "fortran_order": False, "shape": (count, 3, *size)}
         npy.write_array_header_1_0(file, header)
         for name, content, label in track(decoded, "decoding", count, " images"):

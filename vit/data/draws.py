@@ -1,6 +1,6 @@
 """Everything random in a training step, drawn in one place: a pure function of (seed, step).
 
-Each image of the batch has its row. Any step can be drawn without the ones before it, so a run
+Each image of the batch has a row. Any step can be drawn without the ones before it, so a run
 continues from any step as if it had never stopped, and several processes draw the same batch and
 take their own rows.
 
@@ -35,7 +35,7 @@ CROP_RATIO = (3 / 4, 4 / 3)
 CROP_PADDING = 4
 """Width of the border around a padded image, in pixels of the model's input."""
 JITTERED = 0.8
-"""Share of the images with colour jitter, as in SimCLR."""
+"""Fraction of the images with colour jitter, as in SimCLR."""
 BUILDING = threading.RLock()
 """Held by the thread whose seed torch's global generator has."""
 
@@ -60,14 +60,14 @@ class Draws(NamedTuple):
     jitter: Tensor | None = None  # float32 (B, 3)
     # noise whose order shuffles patches
     shuffle: Tensor | None = None  # float32 (B, L)
-    # which image of the data set is mixed into it, the share of itself that it keeps, and the
+    # which image of the data set is mixed into it, the fraction of itself that it keeps, and the
     # rectangle that comes from the partner, as top, left, bottom and right in pixels
     partner: Tensor | None = None  # int64 (B,)
     share: Tensor | None = None  # float32 (B,)
     box: Tensor | None = None  # int64 (B, 4)
     # the patches with the smallest values stay visible
     mask_noise: Tensor | None = None  # float32 (B, L)
-    # from 0 to 1, for the two branches of each block but the first, which drops nothing
+    # from 0 to 1, for the two branches of each layer but the first, which drops nothing
     drop_path: Tensor | None = None  # float32 (B, depth - 1, 2)
     # among several processes: its row in the batch (-1: another process's), and the batch's length
     place: Tensor | None = None  # int64 (B, 2)
@@ -194,7 +194,7 @@ def crop_boxes(
     Args:
         batch: B.
         size: (H, W) of the image, of which only the ratio counts.
-        scale: smallest and largest share of the area, which is uniform between them.
+        scale: smallest and largest fraction of the area, which is uniform between them.
         ratio: smallest and largest width / height, which is log-uniform between them.
         generator: the only source of randomness.
 
@@ -265,15 +265,15 @@ def draw_mixing(
     Args:
         batch: B.
         size: (H, W) of the images.
-        mixup: alpha of Mixup's Beta(alpha, alpha) (Zhang et al. 2018), from which the share is
-            drawn; 0: never.
+        mixup: alpha of Mixup's Beta(alpha, alpha) (Zhang et al. 2018), from which `share` is drawn;
+            0: never.
         cutmix: alpha of CutMix's (Yun et al. 2019); 0: never. Its rectangle has the image's shape
-            and its middle anywhere; it is clipped to the image before the share is computed.
+            and its middle anywhere; it is clipped to the image before `share` is computed.
             With both, each image gets either with probability 1/2.
         generator: the only source of randomness.
 
     Returns:
-        share: float32 (B,), the share of itself that each image keeps: of its values, or of its
+        share: float32 (B,), the fraction of itself that each image keeps: of its values, or of its
             area.
         box: int64 (B, 4): top, left, bottom and right, in pixels, of the rectangle that comes from
             the next image; all 0 if the two are blended instead.
@@ -311,8 +311,7 @@ def beta(alpha: float, count: int, generator: Generator) -> Tensor:
 
 def derive_seed(seed: int, purpose: str, number: int) -> int:
     """Hash a seed, a purpose ("order", "augment", "mask", ...) and a step or epoch into 63 bits.
-
-    Neighbouring seeds, purposes and numbers therefore share nothing.
+    Neighbouring seeds, purposes and numbers are therefore unrelated.
     """
     digest = hashlib.blake2b(f"{seed}/{purpose}/{number}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
@@ -348,8 +347,8 @@ def batch_indices(config: Config, step: int, count: int) -> Tensor:
     """Return the images of step `step` (from 0): int64 (B,), numbers below `count`.
 
     Every image comes once per epoch, or not at all where the remainder is left out
-    (`Config.steps_per_epoch`). A last, smaller batch counts as any other: its loss is the mean over
-    its images, its learning rate the schedule's.
+    (`Config.steps_per_epoch`). A last, smaller batch counts like any other: its loss is the mean
+    over its images, its learning rate the schedule's.
     """
     batch_size = config.train.batch_size
     epoch, position = divmod(step, config.steps_per_epoch(count))

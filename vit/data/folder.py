@@ -1,4 +1,4 @@
-"""A folder of images: which files, in which order, and their pixels.
+"""A folder of images: its files, their order, and their pixels.
 
 root/train/<class>/..., root/test/<class>/...    `val` is used if there is no `test`
 root/<class>/...                                 no train folder: the folders are classes
@@ -28,9 +28,9 @@ JPEG = (".jpg", ".jpeg", ".jfif", ".jpe")
 EXTENSIONS = (*JPEG, ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif")
 """Which files are images, in any case: torchvision's IMG_EXTENSIONS, GIF, all names of JPEG."""
 SPLITS = {"train", "training", "test", "testing", "val", "valid", "validation"}
-"""Names of splits, here and elsewhere, in any case: side by side they are not classes."""
+"""Common names of splits, in any case: side by side they are not classes."""
 MOST_NAMED = 12
-"""Most folders that notes on files that are not used name."""
+"""The most folders that a note on unused files names."""
 AT_ONCE = 256
 """Decoded images that may wait in memory to be written."""
 
@@ -65,7 +65,7 @@ def load_folder(
 
     def load(split: str, files: list[File], size: Size | None) -> ImageSet:
         paths = [os.path.join(root, name) for _, name in files]
-        # they would count as without a label
+        # they would count as unlabelled
         for class_name, name in files:
             if class_name not in label_of:
                 problem = f"a class {class_name!r}, which no training image has"
@@ -73,8 +73,8 @@ def load_folder(
         labels = [label_of[class_name] for class_name, _ in files]
         images = cached(
             cache_path(cache, os.path.realpath(root), split, image_size, prepared),
-            # another key for every file that is added, removed, renamed, replaced or written to,
-            # and for a new class among the training images, which renumbers the others
+            # the key changes with every file that is added, removed, renamed, replaced or written
+            # to, and with a new class among the training images, which renumbers the others
             (class_names, prepared, files, list(map(times_of, paths))),
             len(files),
             (inputs.size_of(paths[number]) for number in spread(len(files), MEASURED)),
@@ -101,7 +101,8 @@ def load_folder(
 def _notes_on_unused(
     root: Path, unused: list[str], splits: Collection[str], class_names: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Return lines on the files that are left out, by class, and on classes that have no others."""
+    """Return lines on the files that are left out, by class, and on classes that have no other
+    files."""
     training = root / next(iter(splits))
     # the suffixes of a folder's files: of a class, of another folder as a whole
     suffixes: defaultdict[Path, list[str]] = defaultdict(list)
@@ -132,8 +133,8 @@ def _decoded(
 ) -> Generator[Decoded]:
     """Yield the pixels of files, in order, decoded in threads.
 
-    Pillow works outside of Python's lock: for 3,000 photos, one thread takes 2.7 s, two 1.4 s, and
-    two processes also 1.4 s; but processes would import torch and run the main module again.
+    Pillow works outside of Python's lock: for 3,000 photos, one thread takes 2.7 s, two take 1.4 s,
+    and so do two processes; but processes would import torch and run the main module again.
     """
 
     def decode(path: str) -> tuple[bytes, int] | str:
@@ -198,7 +199,7 @@ def list_folder(root: Path, unused: list[str] | None = None) -> dict[str, list[F
 def _further_down(split: str, folders: set[str]) -> Path | None:
     """Return the folder in which splits or classes stand, if not in the split's own.
 
-    Images for tests would be trained on, and all be of one class.
+    Test images would be trained on, and all would be of one class.
 
     Args:
         split: its folder, "" for the root.
@@ -211,7 +212,7 @@ def _further_down(split: str, folders: set[str]) -> Path | None:
         if count > 1:
             return place
 
-    # the one folder with all the images has only folders, or is called as a split
+    # the one folder with all the images has only folders, or is named like a split
     place = Path(os.path.commonpath(folders))
     has_folders = str(place) not in folders
     if place != Path(split) and (has_folders or place.name.lower() in SPLITS):
@@ -237,14 +238,14 @@ def is_image(path: Path) -> bool:
 def walk(folder: Path, above: frozenset[str] = frozenset()) -> Iterator[Path]:
     """Yield the files in `folder`, however deep; links are followed, except to a folder above.
 
-    A folder of a run is left out: a run that trains on the folder above it would train on its own
-    pictures.
+    A run's folder is left out: a run that trains on the folder above it would train on its own
+    figures.
     """
     place = os.path.realpath(folder)
     if place in above or (above and RunFiles(folder).showcase.exists()):
         return
     for path in folder.iterdir():
-        # what systems put beside images
+        # files that systems put beside images
         if path.name.startswith((".", "__MACOSX")):
             continue
         if path.is_dir():

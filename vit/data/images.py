@@ -1,7 +1,6 @@
-"""Which images of a data set: some held out, a share of every class, a few of many.
-
-What is held out goes by each image alone, by the hash of its pixels: when others are added, removed
-or renamed, it stays where it is, and copies of one image are on one side.
+"""Choose images of a data set: some held out, a fraction of every class, a few of many. Whether an
+image is held out depends on the hash of its pixels alone: when others are added, removed or
+renamed, it stays on its side, and copies of one image are on one side.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from vit.data.draws import make_generator
 from vit.errors import DataError, one_line
 
 NAMED_CLASSES = 12
-"""Most classes that a note names."""
+"""The most classes that a note names."""
 TEST_SHARE = 0.1
-"""Of a data set without test images, the share that is held out as such."""
+"""The fraction of a data set without test images that is held out as such."""
 
 
 # --- a few of many --------------------------------------------------------------------------------
@@ -54,7 +53,7 @@ def spread(count: int, most: int, source: str = "folder") -> Tensor:
 def places(image_hashes: Tensor, purpose: str, seed: int) -> Tensor:
     """Return float64 (N,), each image's place from 0 to below 1: random, but always the same.
 
-    It depends on nothing but the image: copies have the same. Each purpose and seed draws its own.
+    It depends on the image alone: copies have the same. Each purpose and seed draws its own.
 
     Args:
         image_hashes: int64 (N,), as in `ImageSet`.
@@ -62,7 +61,7 @@ def places(image_hashes: Tensor, purpose: str, seed: int) -> Tensor:
     salt = f"{purpose} {seed} ".encode()
     keys = image_hashes.numpy().astype("<i8")
     digests = [hashlib.sha256(salt + key.tobytes()).digest()[:8] for key in keys]
-    # the first 53 bits, all that float64 holds
+    # the first 53 bits, as many as float64 holds
     integers = np.frombuffer(b"".join(digests), "<u8") >> np.uint64(11)
     return torch.from_numpy(integers / 2**53)
 
@@ -77,7 +76,7 @@ def hold_out(
 
     Args:
         image_hashes, labels: int64 (N,), as in `ImageSet`.
-        share: of the images, about; each class's share differs by chance.
+        share: the approximate fraction of the images; each class's fraction differs by chance.
         purpose, seed: of the random places.
 
     Returns:
@@ -96,9 +95,8 @@ def hold_out(
 def lowest_of_classes(
     image_hashes: Tensor, labels: Tensor, count: int, purpose: str, seed: int
 ) -> Tensor:
-    """Choose images, in each class those with the lowest places, as many as is its share of all.
-
-    Each class gives one at least, while they suffice. A larger choice includes every smaller one.
+    """Choose images in proportion to the classes, in each class those with the lowest places. Each
+    class gives at least one, while they suffice. A larger choice includes every smaller one.
 
     Args:
         image_hashes, labels: int64 (N,), as in `ImageSet`.
@@ -114,7 +112,7 @@ def lowest_of_classes(
     order = np.lexsort((place, classes))
     sizes = np.bincount(classes)
     first = np.cumsum(sizes) - sizes
-    # how far each is into its class: 0 for the first, so that all classes begin
+    # the relative position of each in its class: 0 for the first, so that all classes begin
     share = (np.arange(len(order)) - first[classes[order]]) / sizes[classes[order]]
     chosen = order[np.lexsort((place[order], share))[:count]]
     return torch.from_numpy(np.isin(place, place[chosen]))
@@ -145,7 +143,7 @@ def with_test_images(
             raise DataError("all images are copies of one: none can be held out as a test image")
         count = int(held_out.sum())
         notes.insert(0, f"no test images: {count:,} of the {total:,} images are held out")
-        # what was left out is told once, with the training images
+        # what was left out is noted once, with the training images
         test = replace(train.subset(held_out), skipped=(), notes=())
         train = train.subset(~held_out)
 
@@ -165,7 +163,7 @@ def with_test_images(
 
 
 def in_two_classes(images: ImageSet) -> list[str]:
-    """Return a line on the images of which a copy has another label; none without any."""
+    """Return a line on the images that have a copy with another label; none without any."""
     # each image once with each of its labels
     pairs = torch.stack([images.image_hashes, images.labels]).unique(dim=1)
     hashes, counts = pairs[0].unique(return_counts=True)

@@ -25,11 +25,11 @@ from vit.errors import DataError, one_line
 from vit.weights import class_key
 
 Columns = tuple[str, str, tuple[str, ...]]
-"""The keys of picture and label in a data set's mappings, and its class names."""
+"""The keys of image and label in a data set's mappings, and its class names."""
 UNNAMED: Columns = ("image", "label", ())
 """Those of a data set that declares none."""
 READ_AGAIN = 32
-"""The first items are read once more: random transforms would be drawn once, and trained on."""
+"""The first items are read again: random transforms would be drawn only once, and stored."""
 CHANGING = f"of the first {READ_AGAIN} items, random transforms change from read to read"
 
 
@@ -38,15 +38,14 @@ def load_datasets(
 ) -> tuple[ImageSet, ImageSet | None]:
     """Return map-style data sets as images, decoded in order into a memory-mapped file.
 
-    Items are read in the caller's process and thread, one after another: nobody knows what somebody
-    else's data set holds, as an open file, a connection or a counter. The file is kept for the next
+    Items are read in the caller's process and thread, one after another: another's data set may
+    hold anything, such as an open file, a connection or a counter. The file is kept for the next
     run if the data set is Hugging Face's, which has a fingerprint.
 
-    An item is a picture, a sequence that begins with a picture and its label, or a mapping that has
-    both, "image" and "label"; in a Hugging Face data set, the first columns of images and classes
-    count. A picture is a PIL image or a uint8 tensor (C, H, W) with 1 or 3 channels; a label is an
-    integer, or None or a negative number for none. `inputs.fit_picture` says how the pixels are
-    made.
+    An item is an image, a sequence (image, label, ...), or a mapping with both, "image" and
+    "label"; in a Hugging Face data set, they are the first columns of images and classes. An image
+    is a PIL image or a uint8 tensor (C, H, W) with 1 or 3 channels; a label is an integer, or None
+    or a negative number for none. `inputs.fit_picture` says how the pixels are made.
 
     Args:
         train, test: with `__len__` and `__getitem__`; `test` may be None.
@@ -106,9 +105,8 @@ def _with_class_names(images: ImageSet, class_names: tuple[str, ...], split: str
 
 
 def _columns(dataset: Any) -> list[Columns]:
-    """Return for each item what the data set declares that it comes from.
-
-    That is the data set itself or, of torch's `Subset` and `ConcatDataset`, a part of it.
+    """Return for each item the data set that declares its classes. That is the data set itself or,
+    for torch's `Subset` and `ConcatDataset`, a part of it.
     """
     features = getattr(dataset, "features", None)
     class_names = getattr(dataset, "classes", None)
@@ -153,23 +151,22 @@ def _class_names(columns: list[Columns]) -> tuple[str, ...]:
     parts = list(dict.fromkeys(names for _, _, names in columns))
     if len(parts) == 1:
         return parts[0]
-    # whether 0 of the one is 0 of the other, nothing tells
+    # nothing shows whether class 0 of one is class 0 of the other
     if () in parts:
         raise DataError("some parts of the data set name their classes (`classes`), others do not")
     return tuple(dict.fromkeys(chain.from_iterable(parts)))
 
 
 def _shaping(dataset: Any, columns: list[Columns], class_names: tuple[str, ...]) -> object:
-    """Return what changes with whatever changes the images of a data set; None if nothing tells.
-
-    Hugging Face's data sets have a fingerprint. A class of somebody's own may hand on that of a
-    data set that it wraps, whose items it changes.
+    """Return a value that changes with the images of a data set; None without one. Hugging Face's
+    data sets have a fingerprint. A user's own class may pass on that of a data set that it wraps
+    and whose items it changes.
     """
     fingerprint = getattr(dataset, "_fingerprint", None)
     if type(dataset).__module__.partition(".")[0] != "datasets" or not fingerprint:
         return None
 
-    # It knows the pictures in the data set's table, but of a file only the name
+    # It covers the images in the data set's table, but only the name of a file
     files = {}
     for chunk in dataset.data.column(columns[0][0]).chunks:
         is_file = chunk.field("bytes").is_null()
@@ -182,11 +179,11 @@ def _shaping(dataset: Any, columns: list[Columns], class_names: tuple[str, ...])
 
 
 def _read(dataset: Any, row: int, columns: Columns) -> tuple[Image.Image, Any]:
-    """Return the picture and the label, None without one, of an item of a data set."""
+    """Return the image and the label, None without one, of an item of a data set."""
     item = dataset[row]
     parts = [item]
     if isinstance(item, Mapping):
-        # a label under another key is an error: all would be lost in silence
+        # a label under another key is an error: all labels would be lost silently
         parts = [item[key] for key in columns[:2] if key]
     elif isinstance(item, tuple | list):
         parts = list(item)
@@ -204,7 +201,7 @@ def _read(dataset: Any, row: int, columns: Columns) -> tuple[Image.Image, Any]:
 
 
 def _sizes(dataset: Any, columns: list[Columns]) -> Iterator[Size]:
-    """Yield (width, height) of some pictures; `_decoded` says what is wrong with the others."""
+    """Yield (width, height) of some images; `_decoded` reports what is wrong with the others."""
     for row in spread(len(dataset), MEASURED).tolist():
         with suppress(Exception):
             yield inputs.upright_size(_read(dataset, row, columns[row])[0])
@@ -218,7 +215,7 @@ def _decoded(
     name: str,
     remarks: list[str],
 ) -> Generator[Decoded]:
-    """Yield all items, with labels as the training data's classes are numbered."""
+    """Yield all items, their labels numbered as the training data's classes."""
     # by name, if a part's classes have another order
     label_of = {class_name: label for label, class_name in enumerate(class_names)}
     numbers_of: dict[tuple[str, ...], list[int]] = {}
@@ -227,7 +224,7 @@ def _decoded(
             numbers_of[names] = [label_of[class_name] for class_name in names]
     for row, (*_, names) in enumerate(columns):
         title = f"{name}: item {row}"
-        # somebody else's data set may raise anything: then the item is unreadable
+        # another's data set may raise anything: then the item is unreadable
         try:
             picture, label = _read(dataset, row, columns[row])
             content = inputs.pixels_and_hash(picture, size)

@@ -57,8 +57,8 @@ def _augment_members(images: Tensor, numbers: Tensor, strength: Tensor) -> Tenso
 def _augment_all(images: Tensor, numbers: Tensor, strength: Tensor) -> Tensor:
     """Apply one operation to each image: each to all, and those that drew it keep the result.
 
-    A GPU computes this sooner than it gets lists of images, whose lengths the host would have to
-    wait for. The moves are one sampling, each image by its own matrix.
+    A GPU computes this faster than lists of images, for whose lengths the host would have to wait.
+    The moves are one sampling, each image by its own matrix.
     """
     numbers = numbers[:, None, None, None]  # (B, 1, 1, 1)
     level = strength[:, None, None, None]
@@ -137,7 +137,7 @@ def contrast(images: Tensor, strength: Tensor) -> Tensor:
 
 
 def sharpness(images: Tensor, strength: Tensor) -> Tensor:
-    """Move the image towards its smoothed copy, or away from it; the border stays as it is."""
+    """Move the image towards its smoothed copy, or away from it; the border stays unchanged."""
     # Pillow's filter: the pixel counts 5, each of its eight neighbours 1
     weights = constant((1.0, 1.0, 1.0, 1.0, 5.0, 1.0, 1.0, 1.0, 1.0), images.device) / 13
     channels = images.shape[1]

@@ -1,14 +1,11 @@
-"""Drawn pictures of ten classes, made without a download, with the part of every pixel.
-
-A picture is a pure function of (seed, index): every random number is a hash of (seed, index, name
-of the draw), and only integers and correctly rounded float operations are used, so any batch on any
-machine gives the same picture.
-
-Which parts occur together is known, so that a study can ask whether attention and embeddings pick
-it up: a wheel always comes with a road, a hull with water, a leg with grass. A part shared by
-several classes looks the same in all of them. Look-alikes are the controls: the ball in the grass
-and the buoy in the water are drawn by the wheel's own code, in its colours and sizes, but never in
-a picture with a wheel or a road.
+"""Drawn images of ten classes, made without a download, with the part of every pixel. An image is a
+pure function of (seed, index): every random number is a hash of (seed, index, name of the draw),
+and only integers and correctly rounded float operations are used, so any batch on any machine gives
+the same image. Which parts occur together is known, so a study can measure whether attention and
+embeddings learn it: a wheel always comes with a road, a hull with water, a leg with grass. A part
+shared by several classes looks the same in all of them. Look-alikes are the controls: the ball in
+the grass and the buoy in the water are drawn by the wheel's own code, in its colours and sizes, but
+never in an image with a wheel or a road.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ from vit.scenes import objects, scenery
 from vit.scenes.drawing import SAMPLES, Array, Canvas, Dice
 from vit.scenes.scenery import Ground
 
-# --- what Scenes are made of: the ground truth of the studies ------------------------------------
+# --- the parts of Scenes: the ground truth of the studies ------------------------------------
 
 CLASS_NAMES = (
     "airplane",
@@ -104,7 +101,7 @@ SCENES_OF_CLASS = {name: dict(recipes).keys() for name, recipes in _RECIPES.item
 # each part once; its position is its number in the part maps
 PART_NAMES = tuple(dict.fromkeys(chain(*PARTS_OF_SCENE.values(), *PARTS_OF_OBJECT.values())))
 
-# --- from a painted canvas to a picture ----------------------------------------------------------
+# --- from a painted canvas to an image ----------------------------------------------------------
 
 # images painted at once, so that their samples stay in the CPU's cache
 _CHUNK = 128
@@ -163,12 +160,12 @@ def _mean_colours(canvas: Canvas) -> Array:
 
 
 def _develop(canvas: Canvas, dice: Dice) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Turn a painted canvas into pictures: averaged samples with texture, light and noise.
+    """Turn a painted canvas into images: averaged samples with texture, light and noise.
 
     Returns:
-        Pictures (n, 3, size, size) and part maps (n, size, size).
+        Images (n, 3, size, size) and part maps (n, size, size).
     """
-    # The part of a pixel is that of its middle sample
+    # A pixel has the part of its middle sample
     size = canvas.size
     centre = slice(SAMPLES // 2, None, SAMPLES)
     numbers = np.array([PART_NAMES.index(part) for part in canvas.parts], np.uint8)
@@ -197,10 +194,10 @@ def _develop(canvas: Canvas, dice: Dice) -> tuple[NDArray[np.uint8], NDArray[np.
 def _draw(
     seed: int, indices: NDArray[np.int64], scene: str, paint_object: Painter, size: int
 ) -> tuple[NDArray, NDArray]:
-    """Draw pictures and part maps that all show the same object in the same kind of scene."""
+    """Draw images and part maps that all show the same object in the same kind of scene."""
     dice = Dice(seed, indices)
     canvas = Canvas(len(indices), size)
-    # rows that an ellipse misses, and edges that are level, divide by 0
+    # rows that an ellipse misses, and level edges, divide by 0
     with np.errstate(divide="ignore", invalid="ignore"):
         ground = _SCENES[scene](canvas, dice)
         paint_object(canvas, dice, ground)
@@ -209,14 +206,14 @@ def _draw(
 
 
 def draw_scenes(indices: Tensor, seed: int, size: int = 32) -> tuple[Tensor, Tensor, Tensor]:
-    """Draw pictures `indices` of the endless series `seed`; picture k is the same in any batch.
+    """Draw images `indices` of the endless series `seed`; image k is the same in any batch.
 
-    Starting at any multiple of ten, ten successive pictures show each class once, in varying order.
+    Starting at any multiple of ten, ten successive images show each class once, in varying order.
 
     Args:
         indices: int64 (n,), each 0 or more.
         seed: 0 to 2**64 - 1.
-        size: side of the pictures in pixels, a positive multiple of 8; the objects grow with it.
+        size: side of the images in pixels, a positive multiple of 8; the objects grow with it.
 
     Returns:
         images: uint8 (n, 3, size, size), RGB.
@@ -224,13 +221,13 @@ def draw_scenes(indices: Tensor, seed: int, size: int = 32) -> tuple[Tensor, Ten
         parts: uint8 (n, size, size), an index into `PART_NAMES` for every pixel: the part at the
             pixel's centre.
     """
-    # The class of each picture: a k + b modulo 10, with a of 1, 3, 7 or 9, permutes 0..9
+    # The class of each image: a k + b modulo 10, with a of 1, 3, 7 or 9, permutes 0..9
     index = indices.cpu().numpy()
     order = Dice(seed, index // 10).choice("order", 40)
     labels = (np.array([1, 3, 7, 9])[order % 4] * (index % 10) + order // 4) % 10
     turn = Dice(seed, index).choice("recipe", 2)
 
-    # The pictures of each recipe, in chunks
+    # The images of each recipe, in chunks
     jobs: list[tuple[NDArray[np.int64], str, Painter]] = []
     for label, name in enumerate(CLASS_NAMES):
         recipes = _RECIPES[name]
@@ -253,11 +250,11 @@ def draw_scenes(indices: Tensor, seed: int, size: int = 32) -> tuple[Tensor, Ten
 
 
 def scene_indices(count: int, split: Literal["train", "test"]) -> Tensor:
-    """Return the indices int64 (count,) of a split's first `count` pictures.
+    """Return the indices int64 (count,) of a split's first `count` images.
 
-    Training and test pictures never share one.
+    Training and test images never share one.
     """
-    # Any other word would give training pictures
+    # Any other word would give training images
     if split not in ("train", "test"):
         raise ValueError(f"split must be 'train' or 'test', got {split!r}")
     indices = torch.arange(count)

@@ -89,17 +89,17 @@ def rgb(codes: str) -> Array:
 
 
 def blend(a: Array, b: Array | np.float32, amount: Number) -> Array:
-    """Return `a` where the amount is 0, `b` where it is 1, and between them what lies between."""
+    """Interpolate: `a` where the amount is 0, `b` where it is 1."""
     return a + (b - a) * amount
 
 
-# --- shapes and canvas: lengths are in pixels of a 32 x 32 picture, whatever the size drawn ------
+# --- shapes and canvas: lengths are in pixels of a 32 x 32 image, whatever the size drawn ------
 
 
 class Shape:
     """A union of convex pieces, each stored as left and right end (n, rows) of its extent by row.
 
-    Two numbers per row, instead of one per sample, make 50,000 pictures a matter of seconds. Where
+    Two numbers per row, instead of one per sample, draw 50,000 images in seconds. Where
     the right end lies left of the left one, the row is empty.
     """
 
@@ -124,11 +124,11 @@ class Shape:
 
 
 class Canvas:
-    """n pictures, painted back to front: each call of `paint` adds a colour and a part.
+    """n images, painted back to front: each call of `paint` adds a colour and a part.
 
     Attributes:
-        n: number of pictures.
-        size: side of a picture in pixels.
+        n: number of images.
+        size: side of an image in pixels.
         samples: side in samples.
         step: distance between two samples.
         x, y: (1, samples), the centres of the samples.
@@ -156,7 +156,7 @@ class Canvas:
 
         Args:
             shape: what to cover.
-            part: the name of what it is a part of.
+            part: the name of the part.
             colour: (n, 3).
             only: restricts it to some samples, broadcast to (n, rows, columns).
         """
@@ -184,7 +184,7 @@ class Canvas:
         self.parts.append(part)
 
     def below(self, height: Number, depth: Number = np.inf) -> Shape:
-        """Return the picture's whole width, from `height` down to `depth` below it."""
+        """Return the image's whole width, from `height` down to `depth` below it."""
         rows = (self.y > height) & (self.y <= height + depth)
         left = np.where(rows, -INFINITY, INFINITY)
         return Shape((left, np.full_like(left, np.inf)))

@@ -2,7 +2,7 @@
 
 Each function paints one object from back to front, in the frame in which it stands: u points
 forwards and v down, both in units of the object, and v = 0 is the ground, the water or, in the
-air, the object's middle. What is painted later hides what was painted before.
+air, the object's middle. Later paint covers earlier paint.
 """
 
 from __future__ import annotations

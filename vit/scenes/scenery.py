@@ -1,6 +1,6 @@
 """Skies, streets, meadows, seas and ponds, and their foreground.
 
-Lengths are in pixels of a 32 x 32 picture; y points down.
+Lengths are in pixels of a 32 x 32 image; y points down.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class Ground(NamedTuple):
 def mood(dice: Dice, palette: Array) -> Array:
     """Return a mood's colour from `ZENITH`, `HORIZON` or `LIGHT`: (n, 3).
 
-    A picture has the same mood in all three.
+    An image has the same mood in all three.
     """
     return palette[dice.choice("mood", len(palette))] + 8 * dice.noise("mood hue", 3)
 
 
-# --- what scenes have in common ------------------------------------------------------------------
+# --- shared by the scenes ------------------------------------------------------------------
 
 
 def _backdrop(canvas: Canvas, dice: Dice, horizon: Array, clouds: int, hills: float) -> None:
@@ -59,7 +59,7 @@ def _backdrop(canvas: Canvas, dice: Dice, horizon: Array, clouds: int, hills: fl
         canvas: to be painted on.
         dice: of the images.
         horizon: (n, 1).
-        clouds: most clouds in a picture.
+        clouds: most clouds in an image.
         hills: probability of hills.
     """
     zenith = mood(dice, ZENITH)
@@ -72,7 +72,7 @@ def _backdrop(canvas: Canvas, dice: Dice, horizon: Array, clouds: int, hills: fl
         band = canvas.below(horizon * (k / 12), horizon * (1 / 12))
         canvas.paint(band, "sky", blend(zenith, low, k / 11))
 
-    # the sun, in one picture of seven
+    # the sun, in one image of seven
     sun_x = dice.uniform("sun x", 2, 30)
     sun_y = dice.uniform("sun y", 1, 9)
     sun = Frame(canvas, sun_x, sun_y, dice.uniform("sun size", 1.4, 2.6))
@@ -149,7 +149,7 @@ def disc(
 
 def air_scene(canvas: Canvas, dice: Dice) -> Ground:
     """Paint a sky."""
-    # above 32 the horizon lies in the picture, with hills; else there is only sky
+    # above 32 the horizon lies in the image, with hills; else there is only sky
     horizon = dice.uniform("horizon", 26, 40)
     _backdrop(canvas, dice, horizon, clouds=4, hills=0.8)
     return Ground("sky", mood(dice, ZENITH), dice.uniform("level", 11, 21))
@@ -183,7 +183,7 @@ def meadow_scene(canvas: Canvas, dice: Dice) -> Ground:
     canvas.paint(canvas.below(horizon), "grass", green)
     _trees(canvas, dice, np.maximum(horizon, 6) + dice.uniform("tree base", 1, 3))
 
-    # in some pictures four flowers, in others none
+    # in some images four flowers, in others none
     for k in range(4):
         x = dice.uniform(f"flower {k} x", 0, 32)
         flower = Frame(canvas, x, dice.uniform(f"flower {k} y", 18, 32))
@@ -226,7 +226,8 @@ def pond_scene(canvas: Canvas, dice: Dice) -> Ground:
 
 
 def foreground(canvas: Canvas, dice: Dice, ground: Ground) -> None:
-    """Paint what hides a little of the object: waves, blades of grass, a ball or a buoy."""
+    """Paint the foreground, over a little of the object: waves, blades of grass, a ball or a
+    buoy."""
     rows = canvas.y[..., None]  # (1, samples, 1)
 
     # always waves, with foam along their upper edge

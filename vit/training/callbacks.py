@@ -1,4 +1,4 @@
-"""What a run does beside its steps: callbacks of the main process, and its summary."""
+"""Callbacks of a run's main process, and the run's summary."""
 
 from __future__ import annotations
 
@@ -36,17 +36,18 @@ VALIDATION = (
     ("val_accuracy", "head", "accuracy"),
     ("val_knn_accuracy", "knn", "accuracy"),
 )
-"""What metrics.jsonl holds of the scores: its name there, method and measure."""
+"""The scores in metrics.jsonl: the name there, method and measure."""
 
 
 class MetricsFile(Callback):
     """Writes metrics.jsonl, a JSON object per line.
 
-    There is one for the first step, the last, and some between (`RunConfig.steps_between_lines`).
+    There is one for the first step, one for the last, and some between
+    (`RunConfig.steps_between_lines`).
 
     Args:
-        path: the file; lines that were written after the state are removed, because their steps
-            are about to be repeated.
+        path: the file; lines written after the checkpoint are removed, because their steps are
+            about to be repeated.
         run: at the step from which it continues.
     """
 
@@ -83,7 +84,7 @@ class MetricsFile(Callback):
         self._file.flush()
 
     def on_save(self) -> None:
-        # a state on disk never knows more steps than the file
+        # a checkpoint on disk is never at a later step than the file
         self._file.flush()
         os.fsync(self._file.fileno())
 
@@ -98,7 +99,7 @@ class Validation(Callback):
     """Measures the model on the validation images after every `run.val_every`-th epoch.
 
     Args:
-        measure: returns the scores of a run as it stands: see `vit.metrics`.
+        measure: returns the present scores of a run: see `vit.metrics`.
     """
 
     def __init__(self, measure: Callable[[Run], Mapping[str, Sequence[Mapping[str, Any]]]]):
@@ -117,9 +118,8 @@ class Validation(Callback):
 
 
 class Snapshots(Callback):
-    """Keeps the weights, or their average, of some steps in half precision.
-
-    Films and `vit explore` show them.
+    """Keeps snapshots: the weights, or their average, at some steps, in half precision. Films and
+    `vit explore` show them.
 
     Args:
         folder: gets a folder per snapshot.
@@ -157,12 +157,12 @@ class Progress(Callback):
     """Shows epoch, loss, images per second and time left.
 
     Speed and time left follow from the steps after the first, which may compile. Reading the loss
-    waits for the GPU, so it is read only now and then.
+    waits for the GPU, so it is read only from time to time.
 
     Args:
         run: at the step from which it continues.
-        stream: where to write; None: stderr. A terminal shows a bar, anything else gets a line now
-            and then.
+        stream: where to write; None: stderr. A terminal shows a bar, anything else gets a line from
+            time to time.
     """
 
     def __init__(self, run: Run, stream: TextIO | None = None):
@@ -194,7 +194,7 @@ class Progress(Callback):
             self._bar.unpause()
             return
 
-        # now and then, and at the end
+        # from time to time, and at the end
         self._images += done.images
         is_due = time.perf_counter() - self._last_reading > self._pause
         if is_due or done.step == run.total_steps:
@@ -202,7 +202,7 @@ class Progress(Callback):
             self._last_reading = time.perf_counter()
             speed = self._images / (self._last_reading - self._began)
             epochs = run.config.train.epochs
-            # rounding may lead above the last one
+            # rounding may exceed the last one
             epoch = min(math.ceil(done.epoch), epochs)
             self._bar.set_description_str(
                 f"epoch {epoch}/{epochs}  loss {loss:.4f}  {speed:,.0f} images/s"
@@ -253,11 +253,11 @@ def summarize(
     ]
     final_loss = sum(losses) / len(losses) if losses else None
 
-    # in words, for whoever opens the file
+    # as text, for readers of the file
     weights = "those of the last step"
     if run.ema is not None:
         weights = "the average over the steps"
-    # seen in training, each view counted; the steps of an epoch may leave images out
+    # seen in training, counting each view; the steps of an epoch may leave images out
     count = len(data.train)
     seen = min(config.steps_per_epoch(count) * config.train.batch_size, count)
     images = config.train.epochs * seen * config.augment.views
@@ -285,7 +285,7 @@ def summarize(
 
 
 def save_samples(data: Dataset, path: Path) -> None:
-    """Keep some test images, spread over the classes, which the run's pictures show.
+    """Keep some test images, spread over the classes, which the run's figures show.
 
     `vit.runs.read_sample_images` reads them.
     """

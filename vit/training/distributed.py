@@ -36,13 +36,13 @@ T = TypeVar("T")
 JOINED_BY = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """The environment variables of torch's own `env://` by which processes find each other."""
 COUNTS = ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-"""Those that say how many processes were started. SLURM_NTASKS is also set where one was."""
+"""Those that hold the number of processes started. SLURM_NTASKS is also set for a single one."""
 MEETING = timedelta(seconds=60)
 """How long the processes of a run wait for each other when they begin."""
 
 # this process's place and where the processes meet, once they have met
 _met: list[tuple[Distributed, dist.Store]] = []
-# numbers of this process's groups, equal to the other processes': a script may train several times
+# numbers of this process's groups, equal in all processes: a script may train several times
 _groups = itertools.count()
 
 
@@ -87,7 +87,7 @@ class Distributed:
         """Call `make` in the main process, and return its result in every process."""
         if self.world_size == 1:
             return make()
-        # what the others hold is overwritten
+        # the values of the others are overwritten
         values: list[Any] = [make() if self.is_main else None]
         dist.broadcast_object_list(values, device=torch.device("cpu"))
         return values[0]
@@ -103,7 +103,8 @@ class Distributed:
 
     @contextmanager
     def using_all_cores(self) -> Iterator[None]:
-        """Within the block, compute with the CPU threads of all processes: others have ended."""
+        """Within the block, compute with the CPU threads of all processes: the others have
+        ended."""
         threads = torch.get_num_threads()
         of_all = min(threads * self.local_world_size, usable_cores())
         torch.set_num_threads(max(threads, of_all))
@@ -113,7 +114,7 @@ class Distributed:
             torch.set_num_threads(threads)
 
     def share_weights(self, module: nn.Module) -> None:
-        """Give every process the main one's weights and buffers, in place.
+        """Give every process the main process's weights and buffers, in place.
 
         Drawn from one seed, they may differ in their last bits between machines.
         """
@@ -174,7 +175,8 @@ def _gather(values: Tensor, place: Tensor) -> Tensor:
 
 
 class _Sum(torch.autograd.Function):
-    """The sum over all processes. All compute with it, so its gradient is the sum of theirs."""
+    """The sum over all processes. All compute with it, so its gradient is the sum of their
+    gradients."""
 
     @staticmethod
     def forward(ctx: object, values: Tensor) -> Tensor:
@@ -194,7 +196,7 @@ def own_place() -> Distributed:
     if _met:
         return _met[0][0]
     if all(map(os.environ.get, JOINED_BY)):
-        # torchrun also says where in a machine it is; alone in one, a process need not
+        # torchrun also gives its place in the machine, which a process alone in one does not need
         place = Distributed(
             _number("RANK", 0),
             _number("WORLD_SIZE", 1),
@@ -227,9 +229,8 @@ def _number(name: str, usual: int) -> int:
 
 
 def _meet(place: Distributed) -> dist.Store:
-    """Wait for the other processes, and return where all can leave word.
-
-    What this process starts in turn is none of them.
+    """Wait for the other processes, and return the store through which all communicate. Processes
+    that this one starts do not belong to them.
     """
     until = time.monotonic() + MEETING.seconds
     try:
@@ -262,7 +263,7 @@ def _meet(place: Distributed) -> dist.Store:
 def init_distributed(config: Config) -> Iterator[Distributed]:
     """Join the processes that were started together into one group for the block.
 
-    They talk by gloo on the CPU and nccl between GPUs. A single process yields `SINGLE`.
+    They communicate by gloo on the CPU and nccl between GPUs. A single process yields `SINGLE`.
     """
     place = own_place()
     if place.world_size == 1:
@@ -287,7 +288,7 @@ def _own_cores(place: Distributed) -> Iterator[None]:
 
     Threads that move from core to core lose their caches.
     """
-    # only Linux tells which cores there are
+    # only Linux shows which cores there are
     if place.local_world_size == 1 or not hasattr(os, "sched_setaffinity"):
         yield
         return
@@ -320,7 +321,7 @@ def _group(place: Distributed, on_gpus: bool, store: dist.Store) -> Iterator[Non
     try:
         yield
     except BaseException as error:
-        # nccl would wait for exchanges under way, which a process that has ended never joins
+        # nccl would wait for unfinished exchanges, which a process that has ended never joins
         if on_gpus:
             end = dist.distributed_c10d._abort_process_group
         # torchrun should first see the end of the process that knows the cause; gloo raises no type

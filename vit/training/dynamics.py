@@ -1,4 +1,4 @@
-"""What training does to every weight matrix: the size of its gradient, and how far it moves.
+"""The gradient size and movement of every weight matrix during training.
 
 `DynamicsRecorder` writes dynamics.jsonl during training, and `read_dynamics` reads it.
 """
@@ -36,7 +36,7 @@ MATRICES = {
     "mlp.fc1.weight": ["fc1"],
     "mlp.fc2.weight": ["fc2"],
 }
-"""The matrices in each parameter, by its name in encoder or decoder, or in one of their blocks."""
+"""The matrices in each parameter, by its name in encoder or decoder, or in one of their layers."""
 
 
 def matrices_of(model: Model) -> Iterator[tuple[str, Tensor, int | None]]:
@@ -44,8 +44,8 @@ def matrices_of(model: Model) -> Iterator[tuple[str, Tensor, int | None]]:
 
     Yields:
         The name, with its part ("encoder.W_Q"): W_Q, W_K, W_V, W_O, fc1 and fc2 in the layers, and
-        W_E, pos_embed, head, embed and pred outside them. The parameter that holds it, as torch
-        does, (outputs, inputs), which changes no norm. Which third of its rows; None for all.
+        W_E, pos_embed, head, embed and pred outside them. The parameter that holds it, (outputs,
+        inputs) as in torch, which changes no norm. Which third of its rows; None for all.
     """
     # positions that are not learned are no matrix
     fixed = ["decoder.pos_embed"]
@@ -88,10 +88,10 @@ class DynamicsRecorder(Callback):
     Measurements stay on the device until the file is written: no step waits for them.
 
     Args:
-        model: its weights, at the start of training, are copied.
+        model: its initial weights are copied.
         every: steps between two records (see `is_recorded`).
         total: steps of the whole run.
-        path: dynamics.jsonl, written with each saved state.
+        path: dynamics.jsonl, written with each checkpoint.
     """
 
     name = "dynamics"
@@ -113,7 +113,7 @@ class DynamicsRecorder(Callback):
         return [rows_of(parameter.detach(), third) for _, parameter, third in self._matrices]
 
     def on_start(self, run: Run) -> None:
-        # without the lines of steps after the state, where no step follows that saves
+        # without the lines of steps after the checkpoint, even if no later step writes
         if self._content:
             self.on_save()
 
@@ -161,11 +161,11 @@ class DynamicsRecorder(Callback):
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
         if state is None:
             raise RunError(
-                "run.dynamics_every: the run started without it, so its first weights are unknown; "
+                "run.dynamics_every: the run began without it, so its initial weights are unknown; "
                 "leave it out"
             )
         self._content = read_saved_part(self._path, state["bytes"]).decode()
-        # a state is read onto the CPU
+        # a checkpoint is read onto the CPU
         device = self._initial[0].device
         self._initial = [weights.to(device) for weights in state["first"]]
 
@@ -181,8 +181,8 @@ class Dynamics:
         steps: int64 (records,), from 1.
         recorded: by quantity, and by the name of a matrix with its part ("encoder.W_Q"):
             (records, layers). gradient_norm is the Frobenius norm of the batch's gradient before
-            clipping; drift is |W - W0| / |W0| after the step, where W0 is the matrix at the start:
-            not finite if that is zero.
+            clipping; drift is |W - W0| / |W0| after the step, where W0 is the initial matrix: not
+            finite if that is zero.
     """
 
     steps: Tensor

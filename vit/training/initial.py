@@ -30,11 +30,9 @@ def initial_model(
     """Return the model of a run at its first step, and what belongs to it.
 
     Args:
-        config: all settings; of a `loaded` model, they decide drop path and pooling.
+        config: all settings; for a `loaded` model, they decide drop path and pooling.
         data: the training data.
-        loaded: what `model.init` names, from `vit.load_model`; it stays as it is.
-
-    Returns:
+        loaded: what `model.init` names, from `vit.load_model`; it stays unchanged. Returns:
         The model, with the encoder of `loaded` and whatever else fits (`Objective.take_over`). The
         normalisation of its input: that of `loaded`, or of the training images. Notes on both. The
         `vit.weights.checkpoint_hash` of `loaded`; "" for random weights.
@@ -76,7 +74,7 @@ def initial_model(
     saw_labels = config.data.labels < 1 and origin.data_content_hash != data.content_hash
     if is_taught and (may_have_seen or saw_labels):
         notes.append(
-            "it has been taught classes, perhaps with images or labels that this run holds back: "
+            "it was trained on classes, perhaps with images or labels that this run holds out: "
             "its scores may be optimistic"
         )
     notes = [f"model.init: {note}" for note in notes]
@@ -84,7 +82,8 @@ def initial_model(
 
 
 def architecture_of(model: Model) -> dict[str, Any]:
-    """Return what the section `model` says of a model: its encoder, and the size of a decoder."""
+    """Return the values of the section `model` for a model: its encoder, and the size of a
+    decoder."""
     values = {
         name: value for name, value in model.encoder.config if name in ModelConfig.model_fields
     }
@@ -118,7 +117,7 @@ def follow(config: Config, named: Collection[str], loaded: Model) -> tuple[Confi
     for name in chosen:
         own.pop(name, None)
 
-    # what the command line names must be the model's
+    # settings that the command line names must agree with the model
     current = {**dict(config.model), **config.model.dimensions}
     preset = PRESETS[config.model.preset] if "model.preset" in named else ()
     differing = [name for name in own if own[name] != current[name]]
@@ -134,7 +133,7 @@ def follow(config: Config, named: Collection[str], loaded: Model) -> tuple[Confi
 
 
 def freeze(model: Model, names: Sequence[str]) -> list[Tensor]:
-    """Stop parts of `model` from learning.
+    """Freeze parts of `model`.
 
     A name consists of components of a parameter's name, in their order: "patch_embed", "pos_embed",
     "encoder.blocks.0", "mlp", "decoder.norm1". W_Q, W_K and W_V stand for that third of every qkv
@@ -142,7 +141,7 @@ def freeze(model: Model, names: Sequence[str]) -> list[Tensor]:
     "decoder.W_Q", "encoder.blocks.3.attn.W_K".
 
     Returns:
-        Views of the frozen thirds of parameters that learn otherwise, each once. Their gradient is
+        Views of the frozen thirds of otherwise trainable parameters, each once. Their gradient is
         zero from now on; `restore_frozen_rows` protects them from weight decay.
     """
     # a dictionary, because names may overlap: each third once, in their order
@@ -158,7 +157,7 @@ def freeze(model: Model, names: Sequence[str]) -> list[Tensor]:
         if matrix in THIRDS:
             parameter_name = name.removesuffix(matrix) + "qkv"
 
-        # of every layer, unless the name says which
+        # of every layer, unless the name gives one
         is_found = False
         for key, parameter in model.named_parameters():
             if not _contains(key, parameter_name):
@@ -207,5 +206,5 @@ def _freeze_third(parameter: nn.Parameter, third: int) -> Tensor:
 def _contains(key: str, name: str) -> bool:
     """Return whether the components of `name` are among those of `key`, in this order."""
     remaining = iter(key.split("."))
-    # each search goes on where the last one ended
+    # each search continues where the last one ended
     return all(component in remaining for component in name.split("."))

@@ -1,4 +1,4 @@
-"""The training loop: a generator of steps. What happens between two steps is its caller's work."""
+"""The training loop: a generator of steps. The caller decides what happens between two steps."""
 
 from __future__ import annotations
 
@@ -31,10 +31,9 @@ def train_and_save(
     checkpoints: Path,
     stopping: Callable[[], object] = lambda: False,
 ) -> None:
-    """Make all remaining steps; the main process saves the run's state along the way.
-
-    It does so every `run.save_every` steps, before the learning rate falls, at the end, and where
-    the run is stopped.
+    """Make all remaining steps; the main process saves checkpoints. It does so every
+    `run.save_every` steps, before the learning rate decays, at the end, and when the run is
+    stopped.
 
     Args:
         callbacks: of this process; they are closed at the end.
@@ -60,7 +59,7 @@ def train_and_save(
             is_due |= done.step in (run.held_steps, run.total_steps)
             stop = (is_due or asks_to_stop(run)) and stopping()
             if run.dist.is_main and (is_due or stop):
-                # a step that was not finite is in no state
+                # no checkpoint holds a step that was not finite
                 done.check()
                 save(run, callbacks, checkpoints)
             if stop:
@@ -68,7 +67,7 @@ def train_and_save(
 
 
 def asks_to_stop(run: Run) -> bool:
-    """Return whether the processes exchange after this step whether to stop; equal in all."""
+    """Return whether the processes agree after this step on whether to stop; equal in all."""
     # on GPUs an exchange in every step would let all hosts wait for the slowest
     if run.dist.world_size == 1 or run.compute.device.type == "cpu":
         return True
@@ -82,7 +81,8 @@ def save(run: Run, callbacks: Sequence[Callback], checkpoints: Path) -> None:
 
 
 def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
-    """Train from where `run` is to its end, and yield after every step, with `run` up to date.
+    """Train `run` from its present step to its end, and yield after every step, with `run` up to
+    date.
 
     Every batch, its augmentation and its masks depend only on (seed, step): see `vit.data.draws`.
     Every process draws the whole batch, and computes its own rows.
@@ -91,7 +91,7 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
     no update from there on; the record is read every `RunConfig.steps_between_lines` steps (at each
     step where `Compute.checks_each_step`), and ends the run.
     """
-    # 1. What is the same for all steps
+    # 1. The same for all steps
     config = run.config
     objective = run.objective
     dist = run.dist
@@ -151,7 +151,7 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
         if compute.checks_each_step:
             done.check()
 
-        # 4. What follows the weights
+        # 4. Everything that follows the weights
         objective.after_step(step + 1)
         if run.ema is not None:
             run.ema.update(run.model, step + 1)
@@ -186,7 +186,7 @@ def take_step(
         forward: the run's objective, perhaps compiled.
         callbacks: are told when the gradient is complete.
         images, targets, draws: this process's, on the device; images uint8 (B, C, h, w).
-        share: this process's, of the batch's images.
+        share: this process's fraction of the batch's images.
         first_bad: as in `Step.values`, of the steps before.
         lr: learning rate.
     """
@@ -255,8 +255,8 @@ def accumulate_gradient(
 ) -> dict[str, Tensor]:
     """Add the gradient of a batch's loss to the weights' gradients, in float32.
 
-    It is computed in micro-batches. Each counts by its share of the images, so that the sum is the
-    whole batch's mean.
+    It is computed in micro-batches. Each is weighted by its fraction of the images, so that the sum
+    is the whole batch's mean.
 
     Args:
         forward: an `Objective`, perhaps compiled.
@@ -296,9 +296,9 @@ def set_learning_rate(optimizer: Optimizer, lr: float) -> None:
 def learning_rate(step: int, warmup_end: int, falls_from: int, total: int, peak: float) -> float:
     """Return the learning rate of step `step` (from 0).
 
-    It rises linearly to `peak`, and falls along half a cosine to 0. If it falls only from a later
-    step on, a run need not know its length until then (Hägele et al. 2024). The rates of the first
-    step (peak / warmup_end) and of the last are above 0.
+    It rises linearly to `peak`, and decays along half a cosine to 0. If the decay begins at a later
+    step, a run's length may be chosen until then (Hägele et al. 2024). The rates of the first step
+    (peak / warmup_end) and of the last are above 0.
     """
     # the steps before `falls_from` have progress 0 and the peak's rate
     if step < warmup_end:

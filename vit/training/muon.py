@@ -44,7 +44,7 @@ class Muon(torch.optim.AdamW):
     """
 
     found_inf: Tensor | None = None
-    # AdamW's own looks for its state in that of every parameter
+    # AdamW's own looks for its state in the state of every parameter
     __setstate__ = torch.optim.Optimizer.__setstate__
 
     def __init__(

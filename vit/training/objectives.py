@@ -1,6 +1,6 @@
-"""What a run learns: what an objective is; masked patches (He et al. 2022); classes.
+"""Objectives: the base class; reconstruction of masked patches (He et al. 2022); classification.
 
-`fit` takes a class that stands elsewhere, as docs/objectives.md shows.
+`fit` also takes a class from elsewhere, as docs/objectives.md shows.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ class Objective(nn.Module):
         data: the training and test data.
 
     Attributes:
-        info: which settings it reads, and whether it learns from labels.
+        info: which settings it reads, and whether it needs labels.
         compares_images: whether the loss compares the images of a batch; if so, a process computes
             its images at once, and `forward` gathers those of the other processes
             (`vit.training.distributed.gather_batch`).
         lengths: the most tokens that each part of the model gets in training, by the part's name.
-        measures: what is measured of the model, during the run and at its end: "reconstruction",
-            "knn" or "head" of `vit.evaluation.METHODS`; without labels, only the first.
+        measures: the methods that measure the model, during the run and at its end:
+            "reconstruction", "knn" or "head" of `vit.evaluation.METHODS`; without labels, only the
+            first.
         notes: lines that the user should see.
     """
 
@@ -57,7 +58,8 @@ class Objective(nn.Module):
         self.config = config
         self.notes: list[str] = []
 
-    # ---- The model, and what it takes over from a loaded one ------------------------------------
+    # ---- The model, and the parts taken over from a loaded one
+    # ------------------------------------
 
     @classmethod
     def encoder_settings(cls, config: Config, data: Dataset) -> dict[str, Any]:
@@ -75,7 +77,8 @@ class Objective(nn.Module):
 
     @classmethod
     def take_over(cls, model: Model, loaded: Model, data: Dataset) -> str:
-        """Copy what follows the encoder from a loaded checkpoint, where it fits; say what fits."""
+        """Copy the parts after the encoder from a loaded checkpoint, where they fit; report which
+        do."""
         return "its encoder is kept"
 
     @property
@@ -100,7 +103,8 @@ class Objective(nn.Module):
     def forward(
         self, images: Tensor, targets: Tensor | None, draws: Draws
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss, and metrics by name: means over the images, the same ones in every step.
+        """Return the loss, and metrics by name: means over the images; the same metrics in every
+        step.
 
         It is a pure function of its arguments and the weights; a batch may come in parts, unless
         the loss compares images.
@@ -128,7 +132,7 @@ class Reconstruct(Objective):
 
     def __init__(self, model: MaskedAutoencoder, config: Config, data: Dataset):
         super().__init__(model, config, data)
-        # a norm of classifiers, which nothing here reads
+        # a norm of classifiers, which is not used here
         model.encoder.fc_norm.requires_grad_(False)
         settings = config.reconstruct
         self.compares_images = settings.contrast > 0
@@ -194,8 +198,8 @@ def info_nce(projected: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
         temperature: divides the cosine similarities.
 
     Returns:
-        The cross-entropy, a scalar (0 is certainty, log(B - 1) guessing), and how often the other
-        view is the likeliest.
+        The cross-entropy, a scalar (log(B - 1) at chance), and how often the other view is the most
+        similar.
     """
     # in float32: divided by the temperature, the rounding of bfloat16 would be large
     with torch.autocast(projected.device.type, enabled=False):
@@ -224,7 +228,7 @@ class Classify(Objective):
         self.classes = len(names)
         self.smoothing = settings.label_smoothing
 
-        # some patches are dropped in every step but those of the last epochs
+        # some patches are dropped in every step except in the last epochs
         per_epoch = config.steps_per_epoch(len(data.train))
         self.whole_from = round((config.train.epochs - settings.whole_epochs) * per_epoch)
         patches = math.prod(config.model.grid_size)
@@ -236,7 +240,7 @@ class Classify(Objective):
             longest = patches
         self.lengths = {"encoder": longest + config.model.class_token + config.model.registers}
 
-        # with few labels, classes may have none
+        # with few labels, some classes may have none
         absent = sorted(set(names) - set(data.train.label_names))
         if absent:
             self.notes.append(f"no training images of {shortened(', '.join(absent))}")
@@ -307,7 +311,7 @@ CLASSES: dict[str, type[Objective]] = {"reconstruct": Reconstruct, "classify": C
 
 
 def register(objective: type[Objective]) -> str:
-    """Let `train.objective` name a class that stands outside of the package; return its name."""
+    """Let `train.objective` name a class from outside the package; return its name."""
     name = objective.__name__
     CLASSES[name] = objective
     OBJECTIVES[name] = objective.info

@@ -19,18 +19,18 @@ TOKENS_AND_POSITIONS = ("cls_token", "reg_token", "mask_token", "pos_embed")
 def parameter_groups(
     model: nn.Module, weight_decay: float, layer_decay: float = 1.0, muon: bool = False
 ) -> list[dict[str, Any]]:
-    """Group the parameters that learn by weight decay, learning rate and optimizer.
+    """Group the trainable parameters by weight decay, learning rate and optimizer.
 
     Matrices decay; norms, biases, scales, tokens and positions do not. With layer decay, a group's
     "lr_scale" multiplies its learning rate: 1 for head, last norm and decoder, less for each
-    earlier block, least for embedding, tokens and positions (Clark et al. 2020, ELECTRA; Bao et al.
+    earlier layer, least for embedding, tokens and positions (Clark et al. 2020, ELECTRA; Bao et al.
     2022, BEiT). With Muon, "use_fallback" says which groups AdamW updates: all but the matrices
-    within the blocks of encoder and decoder.
+    within the layers of encoder and decoder.
 
     Args:
         model: a `VisionTransformer`, or a model that holds one.
         weight_decay: of matrices.
-        layer_decay: factor from each block to the one before it.
+        layer_decay: factor from each layer to the one before it.
         muon: whether the groups are for Muon.
     """
     scales = _scales(model, layer_decay)
@@ -99,12 +99,10 @@ def make_optimizer(
 
 
 class AveragedWeights(nn.Module):
-    """The exponential moving average of a model's weights over the steps, start included.
-
-    The decay is min(decay, step / (9 + step)), so that the random start is soon forgotten
-    (averaging: Polyak & Juditsky 1992). Unlike torch's `AveragedModel`, it keeps no count on the
-    device, for which every step of a GPU would wait. `module` is a copy of the model, with the
-    average as its weights.
+    """The exponential moving average of a model's weights, initial weights included. The decay is
+    min(decay, step / (9 + step)), so that the initialisation is soon forgotten (averaging: Polyak &
+    Juditsky 1992). Unlike torch's `AveragedModel`, it keeps no count on the device, which every
+    step on a GPU would wait for. `module` is a copy of the model, with the average as its weights.
     """
 
     module: nn.Module
@@ -123,14 +121,14 @@ class AveragedWeights(nn.Module):
         torch._foreach_lerp_(averages, weights, 1 - decay)
 
     def finish(self, model: nn.Module) -> None:
-        """Make the average an ordinary model: in eval mode, and able to learn where `model` can."""
+        """Make the average an ordinary model: in eval mode, and trainable where `model` is."""
         self.module.eval()
         for average, weight in zip(self.module.parameters(), model.parameters(), strict=True):
             average.requires_grad_(weight.requires_grad)
 
 
 class LossScale(torch.amp.GradScaler):
-    """torch's scale of the loss, which stays on the device, and what an overflow is.
+    """torch's scale of the loss, which stays on the device, and the test for an overflow.
 
     Without it, small gradients are 0 in float16 (Micikevicius et al. 2018). It halves where a
     gradient overflows, and doubles after 2,000 steps without. In other types it does nothing.

@@ -1,4 +1,4 @@
-"""The process of a run: how signals stop it with its state saved, and how it keeps freed memory."""
+"""The process of a run: signals stop it with a checkpoint, and it keeps freed memory."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
 
 class StopRequests:
-    """A context manager for signals: in a `deferred` block a flag, anywhere else `Stopped`.
+    """A context manager for signals: they set a flag in a `deferred` block, and raise `Stopped`
+    elsewhere.
 
-    Once the flag is set, SIGINT is Python's own. Only the main thread gets signals: elsewhere this
-    does nothing.
+    Once the flag is set, SIGINT has Python's own handler. Only the main thread gets signals:
+    elsewhere this does nothing.
 
     Attributes:
         requested: number of the last signal within the block; 0 if none came.
@@ -44,10 +45,10 @@ class StopRequests:
         if not self._deferring:
             stop(number)
         self.requested = number
-        # whoever presses Ctrl-C now does not want to wait for the step
+        # who presses Ctrl-C again does not want to wait for the step
         if signal.getsignal(signal.SIGINT) == self._receive:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        # os.write, because a print may be what the signal interrupted; the terminal may be closed,
+        # os.write, because the signal may have interrupted a print; the terminal may be closed,
         # and a program may have no stderr
         with suppress(OSError, AttributeError):
             os.write(
@@ -69,10 +70,10 @@ class StopRequests:
     def agree(self, dist: Distributed) -> int:
         """Return a signal that any process has received, 0 if none has.
 
-        All ask after the same steps, and so stop at the same one.
+        All check after the same steps, and so stop at the same one.
         """
         agreed = dist.all_reduce_max(self.requested)
-        # one that came meanwhile waits for the next step, when all hear of it
+        # a later signal waits for the next step, when all learn of it
         if agreed:
             self.requested = agreed
         return agreed
@@ -89,12 +90,12 @@ def keep_freed_memory() -> None:
     images. Kept blocks are reused at once: at patch 2 a step is 1.27 times as fast (docs/speed.md).
     The price: until it ends, the process stays as large as its largest step.
     """
-    # macOS, Windows and musl have others
+    # macOS, Windows and musl do not have it
     if platform.libc_ver()[0] != "glibc":
         return
     mallopt = ctypes.CDLL(None).mallopt
 
-    # the options' numbers stand in <malloc.h>: M_MMAP_MAX, no mapping of its own for a large block;
+    # the options' numbers are from <malloc.h>: M_MMAP_MAX, no mapping of its own for a large block;
     # M_TRIM_THRESHOLD, return nothing; M_TOP_PAD, grow by 64 MiB at once
     mallopt(-4, 0)
     mallopt(-1, 2**31 - 1)

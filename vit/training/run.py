@@ -1,4 +1,4 @@
-"""A run in memory: all that its next step depends on, and how it is set up, saved, restored."""
+"""A run in memory: everything that its next step depends on; set up, saved and restored here."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CPU_TOKENS = 8_448
 
 @dataclass
 class Run:
-    """A training run: device and precision, objective with its model, optimizer and what follows.
+    """A training run: device and precision, objective with its model, optimizer and so on.
 
     Attributes:
         skips: whether the optimizer skips its update: 0 or 1, on the device.
@@ -40,9 +40,9 @@ class Run:
         init_hash: `vit.weights.checkpoint_hash` of the initial model; "" for random weights.
         seen_before: hashes of the images that the initial model, or the session before, was trained
             on, int64 (M,).
-        notes: lines that the user should see, e.g. what was damaged, or differs from the session
+        notes: lines that the user should see, e.g. on damage, or differences from the session
             before.
-        callback_states: of a resumed run's callbacks, by name; None for a run that begins.
+        callback_states: states of a resumed run's callbacks, by name; None for a run that begins.
         folder: the run folder; None for a run in memory only.
         summary: the content of summary.json; empty until the run is finished.
         step: steps done.
@@ -78,14 +78,14 @@ class Run:
 
     @property
     def result(self) -> Model:
-        """The model that the run produces: the one that learns, or its average."""
+        """The model that the run produces: the trained one, or its average."""
         if self.ema is None:
             return self.model
         return self.ema.module  # type: ignore[return-value]
 
     @property
     def origin(self) -> Origin:
-        """What the result carries, as if it had been loaded from the run folder."""
+        """The origin of the result, as if it had been loaded from the run folder."""
         source = str(self.folder.path) if self.folder else ""
         encoder = self.model.encoder.config
         return Origin(
@@ -103,7 +103,7 @@ class Run:
 
     @property
     def trained_on(self) -> Tensor:
-        """Hashes of all images that the result has learned from, int64 (M,)."""
+        """Hashes of all images that the result was trained on, int64 (M,)."""
         return torch.cat([self.seen_before, self.data.train.image_hashes]).unique()
 
     @property
@@ -112,7 +112,7 @@ class Run:
 
     @property
     def held_steps(self) -> int:
-        """The step whose state is kept, for a longer run; 0 for none."""
+        """The step whose checkpoint is kept, for a longer run; 0 for none."""
         return self.config.held_steps(len(self.data.train))
 
     @property
@@ -123,7 +123,7 @@ class Run:
         # a loss that compares the images of a batch needs all at once
         if self.compute.device.type != "cpu" or self.objective.compares_images:
             return 1
-        # so many that each has at most CPU_TOKENS tokens
+        # enough that each has at most CPU_TOKENS tokens
         images = self.dist.largest_shard(self.config.images_per_step)
         tokens = images * max(self.objective.lengths.values())
         return min(max(math.ceil(tokens / CPU_TOKENS), 1), images)
@@ -133,7 +133,7 @@ class Run:
         return self.normalize(to_float(images, self.config.model.image_size))
 
     def save_model(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
-        """Save `result`, and what `vit.checkpoints.load_model` should know about it."""
+        """Save `result`, with all that `vit.checkpoints.load_model` needs."""
         save_model(
             folder,
             self.result,
@@ -146,9 +146,8 @@ class Run:
         )
 
     def save(self, folder: Path, callback_states: dict[str, Any] | None = None) -> None:
-        """Save the state of this step (see `vit.training.run_folder` for which are kept).
-
-        The states of callbacks are by default those that the run resumed with.
+        """Save a checkpoint of this step (see `vit.training.run_folder` for which are kept). The
+        states of callbacks are by default those with which the run resumed.
         """
         # the objective's own modules and buffers, without the model, which has its own key
         objective = self.objective.state_dict().items()
@@ -161,14 +160,14 @@ class Run:
             "optimizer": self.optimizer.state_dict(),
             "callbacks": callback_states or self.callback_states or {},
             "seconds": self.seconds,
-            # what a resumed run is compared with
+            # for comparison with a resumed run
             "config": self.config.to_dict(),
             "data_content_hash": self.data.content_hash,
             "precision": self.compute.precision,
             "computed_on": describe_compute(self),
             # its own class is not a plain value
             "torch": str(torch.__version__),
-            # what else belongs to the model
+            # everything else that belongs to the model
             "init": self.init_hash,
             "trained_on": self.trained_on.tolist(),
             "data": self.data.name,
@@ -185,7 +184,7 @@ class Run:
 
 
 def describe_compute(run: Run) -> str:
-    """Return the device, and what was chosen for it: it decides the last bits of the result."""
+    """Return the device, and the choices made for it, which decide the last bits of the result."""
     parts = run.grad_accum_steps
     images = math.ceil(run.dist.largest_shard(run.config.images_per_step) / parts)
     shares = f"{parts} x {images} images"
@@ -209,9 +208,9 @@ def setup(
 ) -> Run:
     """Build a run at its first step, or at that of `state`.
 
-    Everything random comes from `config.train.seed`. Of a `state`, from `find_state`, come the
-    model and, if the device has it, the precision. A new run begins with `init`, if
-    `config.model.init` names one.
+    Everything random comes from `config.train.seed`. A `state`, from `find_state`, gives the model
+    and, if the device has it, the precision. A new run begins with `init`, if `config.model.init`
+    names one.
     """
     if config.augment.shuffle == "across" and dist.world_size > 1:
         raise ConfigError(
@@ -243,7 +242,7 @@ def setup(
         objective = objective_type(model.to(compute.device), config, data).to(compute.device)
     dist.share_weights(objective)
 
-    # what learns, and how
+    # the trainable parameters, and their optimizer
     frozen_rows = freeze(model, config.model.freeze)
     optimizer = make_optimizer(objective, config.optim, compute.products, dist)
     restore_frozen_rows(optimizer, frozen_rows)
@@ -264,7 +263,7 @@ def setup(
         ema=ema,
         dist=dist,
         init_hash=init_hash,
-        # what the user should see, from each part
+        # notes for the user, from each part
         notes=notes + objective.notes,
     )
     if compute.note:
@@ -277,11 +276,11 @@ def setup(
 
 
 def _restore(run: Run, state: dict[str, Any]) -> None:
-    """Bring a run to the step of `state`, as if it had never stopped: on a CPU, to the bit."""
+    """Bring a run to the step of `state`, as if it had never stopped: on a CPU, bit for bit."""
     model = {f"model.{name}": values for name, values in state["model"].items()}
     run.objective.load_state_dict(state["objective"] | model)
     run.optimizer.load_state_dict(state["optimizer"])
-    # a run that began in float16 may go on in another type, without a scale
+    # a run that began in float16 may continue in another type, without a scale
     if "loss_scale" in state and run.loss_scale.is_enabled():
         run.loss_scale.load_state_dict(state["loss_scale"])
     if run.ema is not None:
@@ -291,7 +290,7 @@ def _restore(run: Run, state: dict[str, Any]) -> None:
     run.step = state["step"]
     run.seconds = state["seconds"]
 
-    # what the user should know: damage, and what else may change the last bits
+    # notes for the user: damage, and whatever else may change the last bits
     run.notes += state["notes"]
     before = f"{state['computed_on']}, torch {state['torch']}"
     if before != f"{describe_compute(run)}, torch {torch.__version__}":

@@ -1,11 +1,9 @@
-"""The folder that a run writes: locked, never overwritten; and the run's states in it.
-
-The last two states are kept, and the one from which a run can become longer.
-
-A state is an ordinary torch file of tensors and plain values (read with `weights_only=True`).
-torch.load checks nothing: a flipped bit becomes a wrong weight. So the zip comment, which torch and
-zip readers skip, holds the file's SHA-256, and it is compared before anything is read. (Zip's own
-checksums leave out its directory, where a flipped bit moves a tensor.)
+"""The folder that a run writes: locked, never overwritten; and the run's checkpoints in it. The
+last two checkpoints are kept, and the one from which a run can become longer. A checkpoint is an
+ordinary torch file of tensors and plain values (read with `weights_only=True`). torch.load checks
+nothing: a flipped bit becomes a wrong weight. So the zip comment, which torch and zip readers skip,
+holds the file's SHA-256, and it is compared before anything is read. (Zip's own checksums leave out
+its directory, where a flipped bit moves a tensor.)
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from vit.runs import RunFiles
 from vit.training.distributed import SINGLE, Distributed
 
 KEPT = 2
-"""Number of states that a run keeps."""
+"""Number of checkpoints that a run keeps."""
 OTHER_RUN = (
     "leave it out (and --config: the run has its own), or start another run with --out, which may "
     "begin with this one's model (--model.init)"
@@ -36,27 +34,26 @@ OTHER_RUN = (
 
 
 def state_path(folder: Path, step: int) -> Path:
-    """Return the file of a step's state, e.g. checkpoints/step-00001234.pt."""
+    """Return the file of a step's checkpoint, e.g. checkpoints/step-00001234.pt."""
     return folder / f"step-{step:08d}.pt"
 
 
 def saved_states(folder: Path) -> list[Path]:
-    """List the states in `folder`, oldest first."""
+    """List the checkpoints in `folder`, oldest first."""
     eight = "[0-9]" * 8
     states = [path for path in folder.glob(f"step-{eight}*.pt") if path.stem[5:].isdecimal()]
     return sorted(states, key=step_of)
 
 
 def step_of(path: Path) -> int:
-    """Return the step of a state, or of a snapshot, by its name."""
+    """Return the step of a checkpoint, or of a snapshot, by its name."""
     return int(path.stem.removeprefix("step-"))
 
 
 def save_state(folder: Path, step: int, state: dict[str, Any], kept: int = 0) -> Path:
-    """Save the `state` of step `step`, then remove all earlier ones but the last, and step `kept`.
-
-    A kill at any point, or a full disk, leaves the earlier states and either a whole new one or
-    none.
+    """Save the `state` of step `step` as a checkpoint, then remove all earlier ones but the last,
+    and that of step `kept`. A kill at any point, or a full disk, leaves the earlier checkpoints and
+    either a whole new one or none.
     """
     # the zip file ends with the length of its comment, two bytes, which `_tail` writes anew
     buffer = io.BytesIO()
@@ -84,21 +81,20 @@ def _tail(content: bytes | memoryview) -> bytes:
 
 
 def load_state(path: Path) -> dict[str, Any]:
-    """Read a state onto the CPU; a `RunError` says that a bit has changed."""
+    """Read a checkpoint onto the CPU; a `RunError` if any bit has changed."""
     content = path.read_bytes()
     end = len(content) - len(_tail(b""))
     # compare before reading: torch checks nothing
     if content[end:] != _tail(content[:end]):
-        raise RunError(f"{path} is damaged: its content is not what was saved")
+        raise RunError(f"{path} is damaged: its content has changed since it was saved")
     return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
 
 
 def load_latest_state(folder: Path, last: float = math.inf) -> dict[str, Any] | None:
-    """Return the newest undamaged state in `folder`, none later than step `last`.
+    """Return the newest undamaged checkpoint in `folder`, none later than step `last`.
 
-    Returns:
-        The state; its key "notes" holds a line about each newer, damaged one. None if no such state
-        has been saved; if all are damaged, that is a `RunError`.
+    Returns: The state in it; its key "notes" holds a line about each newer, damaged one. None if no
+        such checkpoint has been saved; if all are damaged, a `RunError` is raised.
     """
     paths = [path for path in saved_states(folder) if step_of(path) <= last]
     if not paths:
@@ -111,16 +107,15 @@ def load_latest_state(folder: Path, last: float = math.inf) -> dict[str, Any] | 
             return {**load_state(path), "notes": damaged}
         except (RunError, OSError) as error:
             damaged.append(str(error))
-    raise RunError("; ".join([f"no usable state in {folder}", *damaged]))
+    raise RunError("; ".join([f"no usable checkpoint in {folder}", *damaged]))
 
 
 def find_state(
     folder: Path, config: Config, data: Dataset, dist: Distributed = SINGLE
 ) -> dict[str, Any] | None:
-    """Return the newest undamaged state in `folder`; None if nothing has been saved yet.
-
-    With another `train.epochs`, it is the newest that a run of that length would have had. The main
-    process reads it for all. A state of other data or settings is refused.
+    """Return the newest undamaged checkpoint in `folder`; None if nothing has been saved yet. With
+    another `train.epochs`, it is the newest that a run of that length would have had. The main
+    process reads it for all. A checkpoint of other data or settings is refused.
     """
     state = dist.broadcast_from_main(lambda: load_latest_state(folder))
     if state is None:
@@ -147,8 +142,8 @@ def find_state(
             f"steps, those of {config.train.epochs} epochs too, are not kept; {OTHER_RUN}",
         )
     earlier["notes"].append(
-        f"train.epochs {config.train.epochs}: it goes on from step {earlier['step']:,}, before "
-        f"the last phase of its {epochs} epochs, whose model is replaced at the end"
+        f"train.epochs {config.train.epochs}: it continues from step {earlier['step']:,}, before "
+        f"the learning-rate decay of its {epochs} epochs, whose model is replaced at the end"
     )
     return earlier
 
@@ -156,13 +151,13 @@ def find_state(
 def refuse_conflicts(requested: Config, before: dict[str, Any], folder: Path, epochs: int) -> None:
     """Refuse settings that would make another run of the one in `folder`.
 
-    It began with `before`, and is to be resumed for `epochs`, which may be others while the
-    learning rate is held.
+    It began with `before`, and is to be resumed for `epochs`, which may differ while the learning
+    rate is constant.
     """
     saved = flat_settings(before)
     for key, new in requested.deciding().items():
         old = saved.get(key, new)
-        # whether it is not too late for other epochs, the saved state decides (`find_state`)
+        # the checkpoint decides whether it is too late for other epochs (`find_state`)
         falls_from_start = before["optim"]["cooldown"] == 1
         becomes_longer = key == "train.epochs" and new == epochs and not falls_from_start
         if old != new and not becomes_longer:
@@ -193,11 +188,11 @@ class RunFolder(RunFiles):
                 )
 
     def refuse_if_trained(self) -> None:
-        """Refuse to train a run from its beginning over the model that it has trained."""
+        """Refuse to train a run from its beginning over its trained model."""
         for path in (self.summary, self.model):
             if path.exists():
                 raise RunError(
-                    f"{self.path} holds a trained run ({path.name}) and no saved state to continue "
+                    f"{self.path} holds a trained run ({path.name}) and no checkpoint to continue "
                     "it from; start another with --out DIR"
                 )
 
@@ -221,10 +216,10 @@ class RunFolder(RunFiles):
             write_text(self.config, config_yaml)
 
     def forget_later_steps(self, step: int) -> None:
-        """Remove what a run that becomes longer leaves behind: what it has of steps after `step`.
+        """Remove the files of a run that becomes longer: those of steps after `step`.
 
         A kill at any point leaves a run that can be resumed. Metrics and dynamics are cut where
-        they are continued; model and pictures stay until those of the longer run replace them.
+        they are continued; model and figures stay until those of the longer run replace them.
         """
         self.summary.unlink(missing_ok=True)
         # the last first, so that none is missing between others

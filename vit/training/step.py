@@ -75,7 +75,7 @@ class Step:
         if first_bad:
             raise TrainingError(
                 f"step {first_bad:.0f}: the loss or the gradient is not finite; the weights were "
-                "not updated and the states saved before are kept; a new run (--out) with a lower "
+                "not updated and earlier checkpoints are kept; a new run (--out) with a lower "
                 "optim.blr or train.precision fp32 may help"
             )
 
@@ -112,10 +112,11 @@ class Callback:
         """Called with each line of metrics, which has "step", "epoch" and "seconds"."""
 
     def on_save(self) -> None:
-        """Called before a state is saved: flush to disk whatever belongs to it."""
+        """Called before a checkpoint is saved: flush to disk whatever belongs to it."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what another process needs to continue: tensors on the CPU and plain values."""
+        """Return everything that another process needs to continue: tensors on the CPU and plain
+        values."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
@@ -131,7 +132,7 @@ class Callback:
 def log(run: Run, callbacks: Sequence[Callback], line: Mapping[str, Any] | None) -> None:
     """Pass a line of metrics, if there is one, to all callbacks.
 
-    Each line has "step" and "epoch", where the run is unless the line says otherwise, and the
+    Each line has "step" and "epoch", the run's present ones unless the line has its own, and the
     "seconds" of training so far.
     """
     if line is None:
@@ -153,13 +154,13 @@ def restore(callbacks: Sequence[Callback], states: Mapping[str, Any] | None) -> 
 def states_of(callbacks: Sequence[Callback], before: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the callbacks' states by name.
 
-    Those `before`, of callbacks that this session lacks, are kept.
+    Those in `before`, from callbacks that this session lacks, are kept.
     """
     states = dict(before or {})
     for callback in callbacks:
         if not callback.name:
             continue
-        # one that could not be read would make the state of the whole run unreadable
+        # one that could not be read would make the whole checkpoint unreadable
         states[callback.name] = callback.state_dict()
         content = io.BytesIO()
         torch.save(states[callback.name], content)

@@ -64,7 +64,7 @@ class WandB(Callback):
             config=run.config.to_dict(),
             id=self._id,
             resume="allow",
-            # by default it returns the caller's
+            # by default it returns the caller's run
             reinit="create_new",
         )
         # not by its own count of calls: a resumed run repeats some steps

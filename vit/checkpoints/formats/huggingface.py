@@ -224,7 +224,7 @@ def _read_preprocessor(source: Source, channels: int, differences: list[str]) ->
             values = [values] * channels
         inputs[key] = tuple(value / scale for value in values)
 
-    # How pictures are resized: one size of two sides squashes, unlike the shorter side alone. Here
+    # How images are resized: one size of two sides squashes, unlike the shorter side alone. Here
     # the same share of both sides is kept, without a border.
     crops = settings["do_center_crop"]
     is_like_here = kind in PROCESSORS and not stated.get("do_pad")
@@ -245,7 +245,7 @@ def _read_preprocessor(source: Source, channels: int, differences: list[str]) ->
         is_like_here = False
     if not is_like_here:
         differences.append(
-            "its preprocessor does what is not done here, where the middle of a picture is resized "
+            "its preprocessor does what is not done here, where the middle of an image is resized "
             f"to the model's size; mean, std and crop_share set what is done: {name}, {stated}"
         )
 
