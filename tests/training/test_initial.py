@@ -186,7 +186,7 @@ def test_held_out_images_that_the_checkpoint_may_have_been_taught_are_said(mae, 
 
     def is_said(init: Path, images: Dataset, labels: float = 1.0) -> bool:
         settings = changed(config(init=init), {"data.labels": labels})
-        return "taught classes" in "; ".join(initial(settings, images)[2])
+        return "trained on classes" in "; ".join(initial(settings, images)[2])
 
     assert is_said(tmp_path / "unsaid", held_out)
     assert is_said(tmp_path / "other", held_out)
