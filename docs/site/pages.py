@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import argparse
 import html
+import itertools
+import re
 from pathlib import Path
 from typing import Any
 
-from vit.cli.parsers import COMMANDS, command_parser
+from vit.cli.parsers import COMMANDS, GROUPS, command_parser
 from vit.config import PRESETS, USUAL, Config, Settings, spelled
 from vit.load_options import LoadOptions
 
@@ -90,7 +92,7 @@ def setting_row(section: type[Settings], name: str) -> tuple[str, ...]:
 
 
 def settings_page() -> str:
-    """Return the page of all settings: the usual ones, then section by section."""
+    """Return the page of all settings: the usual ones first."""
     head = ("setting", "default", "what it does, and its values")
     sections = {name: type(section) for name, section in Config()}
     train = command_parser("train")
@@ -102,7 +104,7 @@ def settings_page() -> str:
         else:
             [(option, said)] = option_rows([train._option_string_actions[f"--{name}"]])
             usual.append((option, "", said))
-    parts = [SETTINGS_HEAD, "## The usual ones", table(head, usual)]
+    parts = [SETTINGS_HEAD, "## Usual settings", table(head, usual)]
     for name, section in sections.items():
         purpose = " ".join((section.__doc__ or "").split())
         rows = [setting_row(section, field) for field in section.model_fields]
@@ -134,17 +136,21 @@ def option_rows(actions: list[argparse.Action]) -> Rows:
 def commands_page() -> str:
     """Return the page of all commands: what `--help` says of each."""
     head = ("option", "what it does")
-    index: Rows = [
-        (f"[`vit {name}`](#vit-{name.replace(' ', '-')})", sentence(purpose))
-        for name, (purpose, *_) in COMMANDS.items()
-    ]
-    parts = [COMMANDS_HEAD, table(("command", "what it does"), index)]
-    for name, (_, _, _, models, _) in COMMANDS.items():
+    parts = [COMMANDS_HEAD]
+    for title, names in GROUPS.items():
+        links = [
+            f"- [`vit {name}`](#vit-{name.replace(' ', '-')}): {sentence(COMMANDS[name][0])}"
+            for name in names
+        ]
+        parts += [f"**{title.capitalize()}**", "\n".join(links)]
+    for name in itertools.chain(*GROUPS.values()):
+        models = COMMANDS[name][3]
         parser = command_parser(name)
         own = parser._action_groups[: len(parser._action_groups) - len(models)]
         rows = option_rows([action for group in own for action in group._group_actions])
         purpose = sentence(parser.description or "")
-        parts += [f"## vit {name}", purpose, f"```text\n{parser.usage}\n```", table(head, rows)]
+        usage = re.sub("\n +", "\n", parser.usage or "")
+        parts += [f"## vit {name}", purpose, f"```text\n{usage}\n```", table(head, rows)]
         if LoadOptions in models:
             parts.append("And the [options for loading](#loading).")
         elif models:
