@@ -74,6 +74,6 @@ def test_policy_allows_this_style_and_script_and_nothing_else(template):
     assert [f"'sha256-{digest}'" for digest in hashes] == re.findall(r"'sha256-[^']+'", policy)
     assert "img-src" not in policy
     page.with_suffix(".js").unlink()
-    still = render_page(page, pictures=True)
+    still = render_page(page, images=True)
     assert "script-src" not in still  # so default-src holds: none
     assert "img-src data:" in still

@@ -113,7 +113,7 @@ def page_of(
     rows, columns = origin.image_size
     return render_page(
         SIMILAR,
-        pictures=True,
+        images=True,
         query=query,
         model_input=data_uri(png_of_input(options.image, origin)),
         neighbours=neighbours,

@@ -115,7 +115,7 @@ def attention_figure(
     if maps.isnan().any():
         legend["masked patch: no value, not zero"] = ABSENT
     tiles = []
-    for image, picture in enumerate(sheet.pictures):
+    for image, picture in enumerate(sheet.image_tiles):
         own = scales[image % len(scales)]
         painted = [_painted(sheet, own, map_, picture) for map_ in values[image]]
         tiles.append([*map(Tile, [picture, *painted], [labels[image], *panels], below[image])])
@@ -164,7 +164,7 @@ def strongest_figure(
     present = ~maps.isnan()
     below, elsewhere = _on_patches(masses, maps)
     tiles = []
-    for image, picture in enumerate(sheet.pictures):
+    for image, picture in enumerate(sheet.image_tiles):
         pictures = [picture]
         for panel, strongest in enumerate(kept[image].cpu().numpy()):
             pictures.append(_lit(picture, sheet.enlarged(strongest)))
@@ -228,7 +228,7 @@ def masked_figure(
     # Masked patches are grey in the second tile, and crossed in the maps
     tiles = []
     reconstructions = sheet.tiles(filled)
-    for image, original in enumerate(sheet.pictures):
+    for image, original in enumerate(sheet.image_tiles):
         covered = _absent(sheet, original, masked[image])
         pictures = [original, covered, reconstructions[image]]
         strokes = sheet.strokes(masked[image])
@@ -272,7 +272,7 @@ def patch_colours_figure(
     """
     sheet = Sheet(images, colours.movedim(-1, 1)[:, :1])
     tiles = []
-    for label, picture, patches in zip(labels, sheet.pictures, colours.numpy(), strict=True):
+    for label, picture, patches in zip(labels, sheet.image_tiles, colours.numpy(), strict=True):
         tiles.append([Tile(picture, label), Tile(sheet.enlarged(to_bytes(patches)))])
     notes = [
         "Patches with similar features have similar colours, across images too: red, green and"
@@ -298,7 +298,7 @@ class Sheet:
 
     Attributes:
         patch: (height, width) of a patch in dots.
-        pictures: uint8 (B, height, width, 3), the images as tiles.
+        image_tiles: uint8 (B, height, width, 3), the images as tiles.
     """
 
     def __init__(self, images: Tensor, maps: Tensor, lead: int = 1, beside: bool = True):
@@ -319,7 +319,7 @@ class Sheet:
         rows, columns = maps.shape[2:]
         self.patch = max(size[0] // rows, 1), max(size[1] // columns, 1)
         self.tile = self.patch[0] * rows, self.patch[1] * columns
-        self.pictures = self.tiles(images)
+        self.image_tiles = self.tiles(images)
 
     def tiles(self, images: Tensor) -> np.ndarray:
         """Images (B, C, H, W) from 0 to 1 -> uint8 (B, height, width, 3), as large as a tile."""
@@ -360,7 +360,7 @@ class Sheet:
             for tile in tiles:
                 if query:
                     patch = np.broadcast_to(query, (len(images), 2))[image]
-                    tile = tile._replace(picture=outlined(tile.picture, patch, self.patch))
+                    tile = tile._replace(pixels=outlined(tile.pixels, patch, self.patch))
                 row.append(tile)
             # Images with few maps share a row; many maps go on below each other
             if image % self.across:

@@ -16,7 +16,7 @@ SIMILAR = Path(__file__).with_name("similar.html")
 """The template of the images that are nearest to another."""
 
 
-def render_page(template: Path, pictures: bool = False, **values: Any) -> str:
+def render_page(template: Path, images: bool = False, **values: Any) -> str:
     """Render a template as a page that loads and runs nothing but its own style and script.
 
     A content security policy allows these two by hash. All values are text, whatever they hold:
@@ -25,7 +25,7 @@ def render_page(template: Path, pictures: bool = False, **values: Any) -> str:
     Args:
         template: of jinja2, with places for `policy`, `style` and `script`; beside it lies the
             style as .css, which may use the colours of palette.css, and a script as .js.
-        pictures: whether images as `data_uri`s may be shown.
+        images: whether images as `data_uri`s may be shown.
         values: of the other names in the template. `markupsafe.Markup` is not escaped.
     """
     style = PALETTE_FILE.read_text(encoding="utf-8")
@@ -41,7 +41,7 @@ def render_page(template: Path, pictures: bool = False, **values: Any) -> str:
         "base-uri 'none'",
         "form-action 'none'",
     ]
-    if pictures:
+    if images:
         rules.append("img-src data:")
     if script:
         rules.append(f"script-src '{_hash(script)}'")

@@ -48,12 +48,12 @@ class Tile(NamedTuple):
     """A tile of a sheet.
 
     Attributes:
-        picture: uint8 (height, width, 3), as large as all others.
+        pixels: uint8 (height, width, 3), as large as all others.
         above: its name.
         below: text, in lines.
     """
 
-    picture: np.ndarray
+    pixels: np.ndarray
     above: str = ""
     below: str = ""
 
@@ -83,7 +83,7 @@ def mosaic(
         notes: sentences for the foot of the sheet.
     """
     # Columns
-    high, wide = next(tile for tile in rows[0] if tile).picture.shape[:2]
+    high, wide = next(tile for tile in rows[0] if tile).pixels.shape[:2]
     columns = np.arange(max(map(len, rows)))
     left = MARGIN
     if names:
@@ -106,7 +106,7 @@ def mosaic(
         for x, tile in tiles:
             # White patches (uniform attention) need an edge
             strip[top - 1 : top + high + 1, x - 1 : x + wide + 1] = as_bytes(COLOURS.absent)
-            strip[top : top + high, x : x + wide] = tile.picture
+            strip[top : top + high, x : x + wide] = tile.pixels
             middle = x + wide / 2
             words.append((middle, foot + top - 5, caption(tile.above, wide), {}))
             words.append((middle, foot + top + high + 4, caption(tile.below, wide), under))

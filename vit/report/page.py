@@ -88,7 +88,7 @@ def report_page(record: RunRecord, out: Path | None = None) -> str:
 
     return render_page(
         TEMPLATE,
-        pictures=True,
+        images=True,
         version=__version__,
         duration=duration,
         plural=plural,

@@ -107,7 +107,7 @@ def draw_classification(row: Row, test: ImageSet, folder: Path, caption: str) ->
     Args:
         row: the scores of a head or a probe.
         test: the images that it was measured on.
-        folder: of the pictures.
+        folder: of the figures.
         caption: to be followed by the accuracy.
 
     Returns:
