@@ -70,7 +70,7 @@ def start(program: str, work: Callable[[list[str]], int], argv: Sequence[str]) -
         with received_by(stop):
             return work(words)
 
-    # Work does not end because nobody reads what is said about it; what it returns is on stdout
+    # Work continues when nobody reads its messages; its results are on stdout
     stderr = OptionalStream(sys.stderr)
     with redirect_stderr(stderr):
         code = exit_code_of(program, stoppable, debug)
@@ -137,7 +137,7 @@ def typed(kind: Any) -> Callable[[str], Any]:
 
 
 def placeholder(kind: Any) -> str:
-    """Return what stands for a value in `--help`: a|b for a choice, N, X, TEXT."""
+    """Return the placeholder of a value in `--help`: a|b for a choice, N, X, TEXT."""
     if get_origin(kind) is Literal:
         return "|".join(get_args(kind))
     if get_origin(kind) is tuple:
@@ -173,16 +173,15 @@ SETTINGS: tuple[Option, ...] = (
 
 
 OTHER_NAMES = {
-    "output": ("--out",),
-    "output_dir": ("--out",),
-    "lr": ("--optim.blr",),
-    "learning_rate": ("--optim.blr",),
-    "optimizer": ("--optim.name",),
-    "model": ("--model.init", "CHECKPOINT, which needs no option"),
-    "model_name": ("--model.init", "CHECKPOINT, which needs no option"),
-    "pretrained": ("--model.init", "CHECKPOINT, which needs no option"),
+    "--output": "--out",
+    "--output_dir": "--out",
+    "--lr": "--optim.blr",
+    "--optimizer": "--optim.name",
+    "--model": "--model.init",
+    "--model_name": "--model.init",
+    "--model_name_or_path": "--model.init",
 }
-"""What timm's, Hugging Face's and MAE's programs call an option: the first that a command has."""
+"""Names of options in the programs of timm, Hugging Face and MAE."""
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -238,11 +237,11 @@ class Parser(OneLineParser):
         if unknown:
             name = unknown[0].partition("=")[0]
             near = did_you_mean(name, self._option_string_actions)
-            # What other programs call it
-            for meant in OTHER_NAMES.get(name.replace("-", "_").strip("_"), ()):
-                if meant in self._option_string_actions or not meant.startswith("-"):
-                    near = f"; did you mean {meant}?"
-                    break
+            meant = OTHER_NAMES.get(name.replace("-", "_").replace("__", "--", 1))
+            if meant in self._option_string_actions:
+                near = f"; did you mean {meant}?"
+            elif meant == "--model.init":
+                near = "; did you mean CHECKPOINT, which needs no option?"
             self.error(f"unrecognized arguments: {name}{near}")
         options.program = self.prog
         options.command_line = f"{self.prog} {shlex.join(argv)}"
@@ -263,7 +262,7 @@ def add_option(
         "help": explained(sentence, default),
     }
 
-    # A place may be left empty where an option says the same
+    # A positional may be left out where an option does the same
     if name.startswith("--"):
         if default is ...:
             details["required"] = True
@@ -309,7 +308,7 @@ def named_data(data: str | None, root: str = "data") -> dict[str, Any]:
 
     Args:
         data: a name in BUILT_IN, or a folder of images.
-        root: folder that holds (or receives) the archive of a built-in data set.
+        root: folder of the archive of a built-in data set.
     """
     data = data or ""
     if data in BUILT_IN:
@@ -321,9 +320,8 @@ def named_data(data: str | None, root: str = "data") -> dict[str, Any]:
             )
         return {"source": data, "root": root}
     if not data or not user_path(data).is_dir():
-        folders = [f"{folder.parent / folder.name}" for folder in Path(data).parent.glob("*/")]
         names = ", ".join(BUILT_IN)
-        near = did_you_mean(data, [*BUILT_IN, *folders])
+        near = did_you_mean(data, [*BUILT_IN, *map(str, Path(data).parent.glob("*/"))])
         raise ConfigError("--data", f"{data!r} is neither {names} nor a folder of images{near}")
     return {"source": "folder", "root": data}
 

@@ -1,7 +1,7 @@
 """The settings of a run: pydantic models, each setting with its sentence, type and range.
 
-Nothing here imports torch, so that `--help` and a wrong setting answer at once. A section says how
-its settings affect results:
+Nothing here imports torch, so that `--help` and wrong settings are answered at once. The sections
+affect results in different ways:
 
     data       which images; a resumed run checks their content, not these settings
     augment, model, mask, reconstruct, classify, optim, train
@@ -142,7 +142,7 @@ Share = Annotated[Number, Field(gt=0, le=1)]
 Probability = Annotated[Number, Field(ge=0, le=1)]
 BelowOne = Annotated[Number, Field(ge=0, lt=1)]
 Within = Annotated[Number, Field(gt=0, lt=1)]
-# Larger sizes are mistakes, and would fill the memory before anything could say so
+# Larger sizes are mistakes, and would fill the memory before an error is raised
 Units = Annotated[Whole, Field(ge=1, le=65_536)]
 NoneOrMore = Annotated[Whole, Field(ge=0, le=10_000_000)]
 Size = Annotated[tuple[Units, Units], BeforeValidator(several)]
@@ -183,7 +183,7 @@ class Settings(BaseModel):
     @classmethod
     def _refused(cls, values: Mapping[str, Any], problems: Sequence[ErrorDetails]) -> UserError:
         """Return the error of the first value that pydantic refused, in one line."""
-        # What a rule of this file, or a section, says is said already
+        # A rule of this file, or a section, has raised its own error
         first = problems[0]
         cause = first.get("ctx", {}).get("error")
         if isinstance(cause, UserError):
@@ -195,7 +195,7 @@ class Settings(BaseModel):
             hint = did_you_mean(name, cls.model_fields)
             return cls.refused_by(cls.key(name), f"no such setting{hint}")
 
-        # A value: of several types, each says what it needs
+        # A value: for several types, the requirement of each
         same = [item for item in problems if item["loc"][0] == name]
         text = f"{quoted(values.get(name))} cannot be used; {reason(same)}"
         return cls.refused_by(cls.key(name), text)
@@ -345,7 +345,7 @@ class ViTConfig(Settings):
         return self
 
     def _rules_of_width(self, name: str, heads: str, has_table: bool) -> tuple[Rule, Rule]:
-        """Return that heads share a width, and sine and cosine of row and column too."""
+        """Return the rules for a width: a multiple of the heads, and of 4 for sin-cos positions."""
         size = self.dimensions
         shared = f"{size[name]} is no multiple of {self.key(heads)}, which is {size[heads]}"
         quartered = f"{size[name]} is no multiple of 4, for its sin-cos positions"
@@ -390,7 +390,7 @@ class DecoderConfig(Settings):
         return changed(self, missing)
 
     def blocks(self, encoder: ViTConfig) -> ViTConfig:
-        """Return the architecture of the decoder's blocks: the encoder's, with these values."""
+        """Return the architecture of the decoder's layers: the encoder's, with these values."""
         values = dict(self.complete(encoder))
         values["embed_dim"] = values.pop("dim")
         return changed(encoder, {"layer_scale": None, "drop_path": 0.0, **values})
@@ -512,7 +512,7 @@ class ModelConfig(ViTConfig):
 
     @property
     def dimensions(self) -> dict[str, int]:
-        """Width, depth and heads of encoder and decoder: as given, else the preset's."""
+        """Width, depth and heads of encoder and decoder: as given, else from the preset."""
         chosen = {name: value for name, value in self if name in SIZES and value is not None}
         return PRESETS[self.preset] | chosen
 
@@ -522,7 +522,7 @@ class ModelConfig(ViTConfig):
         return ViTConfig(**{key: values[key] for key in ViTConfig.model_fields if key in values})
 
     def decoder_config(self) -> DecoderConfig:
-        """Return the decoder's architecture; its blocks are like the encoder's."""
+        """Return the decoder's architecture; its layers are like the encoder's."""
         size = self.dimensions
         return DecoderConfig(
             dim=size["decoder_dim"], depth=size["decoder_depth"], num_heads=size["decoder_heads"]
@@ -816,7 +816,7 @@ class Config(Settings):
         """Return all settings, of which some are given by "section.key".
 
         Args:
-            settings: as a file holds them.
+            settings: as in a file.
             overrides: win over `settings`, and are meant for this objective; a file may serve
                 several.
         """
@@ -846,7 +846,7 @@ class Config(Settings):
         return yaml.safe_dump(self.to_dict(), sort_keys=False, default_flow_style=None, width=120)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain dictionaries and lists, as YAML and JSON hold them."""
+        """Return plain dictionaries and lists, as for YAML and JSON."""
         return self.model_dump(mode="json")
 
     def deciding(self) -> dict[str, Any]:

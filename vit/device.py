@@ -157,8 +157,8 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
 
-    # a container allows a share of their time: to its group, which may be one within others; seen
-    # from inside, it may be the root
+    # a container allows a fraction of their time to its group, which may be one within others;
+    # seen from inside, it may be the root
     with suppress(OSError):
         for line in Path(GROUPS).read_text(encoding="utf-8").splitlines():
             _, controllers, group = line.split(":", 2)
@@ -174,7 +174,7 @@ def _time_share(group: Path) -> float:
     for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
         with suppress(OSError):
             quota, period = " ".join((group / name).read_text() for name in names).split()
-            # else it is "max", or -1
+            # else it is "max" or -1
             if quota.isdecimal():
                 return int(quota) / int(period)
     return math.inf

@@ -69,7 +69,7 @@ def choose_compute(config: RunConfig, precision: str = "auto", steps: int = 0) -
 def choose_device(name: str) -> torch.device:
     """Return the device called `name`, or for "auto" the first of cuda, mps and cpu.
 
-    A warning says if there is a card from NVIDIA that torch was not built for.
+    Warn about an NVIDIA GPU that a CPU build of torch cannot use.
     """
     found = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     available = [*(kind for kind, is_there in found.items() if is_there), "cpu"]

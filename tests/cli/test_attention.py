@@ -36,7 +36,7 @@ def drawn(vit, unpainted, monkeypatch):
     def drawn(line, name=""):
         code, output, error = vit("attention", line, "--overwrite")
         assert (code, error) == (0, "")
-        return np.load(vit.out / (name or re.search(r"numbers beside it in (\S+)", output)[1]))
+        return np.load(vit.out / (name or re.search(r"its numbers: (\S+)", output)[1]))
 
     return drawn
 
@@ -81,11 +81,11 @@ def test_all_layers_and_the_fewest_patches_that_hold_a_share(shown, drawn):
 
 
 def test_rollout(shown, drawn):
-    numbers = drawn("encoder one.png --method rollout --discard 0.3 --layer 1")
+    numbers = drawn("encoder one.png --method rollout --layer 1")
     weights = captured(*shown("encoder", "one")[:2]).weights
-    rolled = attention_rollout([weights[0], weights[1]], discard=0.3, num_prefix_tokens=3)
+    rolled = attention_rollout([weights[0], weights[1]], num_prefix_tokens=3)
     np.testing.assert_allclose(numbers["maps"].reshape(-1), rolled[0, 0, 3:], atol=1e-6)
-    every = drawn("encoder one.png --method rollout --discard 0.3 --layer all")
+    every = drawn("encoder one.png --method rollout --layer all")
     np.testing.assert_array_equal(every["maps"][:, 1], numbers["maps"][:, 0])
 
 

@@ -22,7 +22,7 @@ def test_parts_are_drawn_beside_their_own_images_or_not_at_all(
     line = f"data scenes --data.limit 40 --data.val_size {held_out} --out"
     _, said, _ = called(line, tmp_path / "sheet.png")
     data = load_data(DataConfig(source="scenes", limit=40, val_size=held_out), (32, 32))
-    assert said.splitlines() == [data.description, f"sheet: {tmp_path / 'sheet.png'}"]
+    assert said.splitlines() == [data.description, f"figure: {tmp_path / 'sheet.png'}"]
     if held_out:
         assert drawn["parts"] is None
         return

@@ -45,7 +45,7 @@ REFUSED = {
     ],
     "explore": [
         ("encoder one.png --layers 7 --out p.html", "there is no attention layer 7"),
-        ("encoder one.png --snapshots --out p.html", "holds no snapshots"),
+        ("encoder one.png --snapshots --out p.html", "has no snapshots"),
     ],
     "predict": [
         ("mae one.png", "mae: it has no classification head; use a classifier, or fine-tune this model"),

@@ -184,7 +184,7 @@ def test_a_folder_of_images_receives_no_archive(tmp_path, host, monkeypatch):
     photos = tmp_path / "photos"
     (photos / "train" / "cat").mkdir(parents=True)
     (photos / "train" / "cat" / "a.JPG").touch()
-    with pytest.raises(DataError, match=f"{photos} holds images"):
+    with pytest.raises(DataError, match=f"{photos} contains images"):
         load(photos)
     assert not Host.requests
 

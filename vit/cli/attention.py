@@ -1,4 +1,4 @@
-"""`vit attention`: pictures of a model's attention, each with its numbers beside it as .npz."""
+"""`vit attention`: figures of a model's attention, each with its numbers as .npz."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Draw = Callable[[Namespace, ModelWithImages], Picture]
 
 
 def run(options: Namespace) -> int:
-    """Draw the pictures, unless a file is in their place."""
+    """Draw the figures; existing files are refused."""
     require_folder(options.out)
     _, data = images_or_data(options)
     if data is not None:
@@ -57,8 +57,8 @@ def run(options: Namespace) -> int:
         options.layer = -1
     subject = with_mask_and_query(options, load_with_images(options))
 
-    # Weights give a picture of the maps, on request what they say most clearly, and under a mask
-    # also the other half of a masked autoencoder
+    # Attention weights give a figure of the maps, on request one of the strongest patches, and
+    # under a mask one of the decoder
     drawings: dict[str, Draw] = {}
     if options.method != "weights":
         drawings[options.method] = METHODS[options.method]
@@ -81,7 +81,7 @@ def run(options: Namespace) -> int:
         style.save_figure(figure, path)
         numbers = path.with_suffix(".npz")
         write_npz(numbers, arrays)
-        print(f"picture: {one_line(str(path))}, numbers beside it in {numbers.name}")
+        print(f"figure: {one_line(str(path))}, its numbers: {numbers.name}")
     return 0
 
 
@@ -114,11 +114,11 @@ def load_with_images(options: Namespace, checkpoint: Path | None = None) -> Mode
 
 
 def with_mask_and_query(options: Namespace, subject: ModelWithImages) -> ModelWithImages:
-    """Put the mask on the images, and choose the query token and the patches to fill in."""
+    """Mask the images, and choose the query token and the patches to reconstruct."""
     query: Query = options.query
     patch = query if isinstance(query, tuple) else None
     if options.mask is not None and subject.model.decoder and options.method != "rollout":
-        # A named patch is the one to fill in, so the encoder's query is the usual one
+        # A named patch is the one to reconstruct, so the encoder's query is the usual one
         subject = subject.with_mask(options.mask, options.seed, masked=patch)
         subject.to_fill = subject.middle_patches(subject.masked)
         if patch is not None:
@@ -136,7 +136,7 @@ def with_mask_and_query(options: Namespace, subject: ModelWithImages) -> ModelWi
     return replace(subject, query=query)
 
 
-# --- The pictures --------------------------------------------------------------------------------
+# --- The figures ---------------------------------------------------------------------------------
 
 
 def picture_of(
@@ -154,7 +154,7 @@ def picture_of(
         options: of `vit attention`.
         subject: the model and the images.
         panels: the maps.
-        title: of the picture.
+        title: of the figure.
         notes: end of the caption.
         draw: takes images, maps, words and `look`.
         look: further arguments of `draw`.
@@ -198,8 +198,8 @@ def draw_weights(options: Namespace, subject: ModelWithImages) -> Picture:
 
 
 def draw_strongest(options: Namespace, subject: ModelWithImages) -> Picture:
-    """Draw the fewest patches that hold a share of each map's attention."""
-    # The share is of each map's own attention, so a diffuse head needs more patches
+    """Draw the fewest patches with a fraction of each map's attention."""
+    # The fraction is of each map's own attention, so a diffuse head needs more patches
     panels = head_panels(subject, options.layer, options.head)
     title = f"The fewest patches with {options.keep:.0%} of the attention of "
     title += f"{query_name(subject)}, {layer_name(options, subject)}"
@@ -217,13 +217,13 @@ def draw_strongest(options: Namespace, subject: ModelWithImages) -> Picture:
 
 def draw_decoder(options: Namespace, subject: ModelWithImages) -> Picture:
     """Draw masked input, reconstruction, and the decoder's attention from a masked patch."""
-    # A picture has room for one map per layer, so all heads become their mean
+    # A figure has room for one map per layer, so the heads are averaged
     panels = decoder_panels(subject, options.head)
     notes = f"decoder, {head_name(options)}"
     reconstruction = subject.fill_in()
     if reconstruction.from_normalized:
         notes += " · the model predicts normalised patches; brightness and contrast are estimated"
-        notes += " from visible patches around"
+        notes += " from visible patches nearby"
     return picture_of(
         options,
         subject,
@@ -240,27 +240,25 @@ def draw_decoder(options: Namespace, subject: ModelWithImages) -> Picture:
 
 def draw_rollout(options: Namespace, subject: ModelWithImages) -> Picture:
     """Draw how much of each patch reaches the query through the layers, up to one or to each."""
-    panels = rollout_panels(subject, options.layer, options.discard)
+    panels = rollout_panels(subject, options.layer)
     title = f"Attention rollout to {query_name(subject)}"
     notes = "half of each layer's mixing is the token itself"
-    if options.discard:
-        notes += f", the smallest {options.discard:.0%} of the weights left out"
     look: dict[str, Any] = {"quantity": "rollout", "query": query_patch(subject)}
     return picture_of(options, subject, panels, title, notes, **look)
 
 
 def draw_relevance(options: Namespace, subject: ModelWithImages) -> Picture:
     """Draw what a class, or the reconstruction of a masked patch, depends on."""
-    notes = "gradient-weighted attention through all layers (Chefer et al. 2021), as shares"
+    notes = "gradient-weighted attention through all layers (Chefer et al. 2021), normalised"
     if options.method == "legrad":
-        notes = "gradient of each layer's own score by its attention (LeGrad, Bousselham et al."
-        notes += " 2025), as shares"
+        notes = "gradient of each layer's class score with respect to its attention (LeGrad,"
+        notes += " Bousselham et al. 2025), normalised"
     # A query's outline would be misread: relevance is of a result, not of a token
     look: dict[str, Any] = {"quantity": "relevance", "query": subject.to_fill}
     if subject.to_fill:
         panels = reconstruction_relevance(subject)
-        title = "Relevance for filling in the outlined masked patch"
-        look["mark"] = "the masked patch that is filled in"
+        title = "Relevance for the reconstruction of the outlined masked patch"
+        look["mark"] = "the reconstructed masked patch"
         return picture_of(options, subject, panels, title, notes, **look)
     if subject.mask is not None:
         raise ConfigError(
@@ -348,7 +346,7 @@ METHODS: dict[str, Draw] = {
 
 def caption_of(options: Namespace, subject: ModelWithImages, notes: str = "") -> str:
     """Return the model, the images, the mask, and notes, as one line."""
-    # A picture must be repeatable from what it says, so the mask's seed is named
+    # The seed of the mask makes a figure repeatable
     parts = [subject.caption, notes]
     if subject.mask is not None:
         parts.insert(1, f"{subject.mask_caption}, seed {options.seed}")

@@ -9,19 +9,16 @@ from vit import figures
 from vit.atomic import make_folder
 from vit.cli.outputs import messages_to_stderr, print_json
 from vit.commandline import given_settings, output_file, refuse_among_images
-from vit.config import Config, read_settings
 from vit.data import Dataset
 from vit.data.sources import SCENES_SEED, load_data
-from vit.errors import ConfigError, one_line
+from vit.errors import one_line
+from vit.runs import train_command
 from vit.scenes import PART_NAMES, draw_scenes, scene_indices
 
 
 def run(options: Namespace) -> int:
     """Load the data, describe it, and draw the sheet."""
-    settings = given_settings(options)
-    if not options.config and not settings:
-        raise ConfigError("data: required, or a --config that says what to load; see --help")
-    config = Config.from_settings(read_settings(*options.config), settings)
+    config = train_command(options.config, given_settings(options)).config
     if options.out is not None:
         output_file(options.out, overwrite=options.overwrite)
         if config.data.source == "folder":
@@ -34,7 +31,7 @@ def run(options: Namespace) -> int:
             print(one_line(line))
         if options.out:
             draw_sheet(data, options.out)
-            print(one_line(f"sheet: {options.out}"))
+            print(one_line(f"figure: {options.out}"))
 
     # The same for a program
     if options.json:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +13,6 @@ from vit.commandline import named_data, output_file
 from vit.errors import one_line, plural
 from vit.look.datasets import of_data, of_images
 from vit.look.predict import embed
-from vit.look.subject import Collection
 from vit.weights import checkpoint_hash
 
 
@@ -43,7 +40,13 @@ def run(options: Namespace) -> int:
         pooled = embed(model, collection.images).pooled.numpy()  # (N, D)
 
     if options.out.suffix == ".csv":
-        write_csv(options.out, table_rows(collection, pooled))
+        # -1, for no class, is the last
+        names = [*collection.class_names, ""]
+        rows = [["file", "split", "class", *range(pooled.shape[1])]]
+        for number, values in enumerate(pooled.tolist()):
+            label = names[collection.labels[number]]
+            rows.append([collection.files[number], collection.splits[number], label, *values])
+        write_csv(options.out, rows)
     else:
         # Without its type, an empty list would become an array of numbers
         arrays = {
@@ -65,12 +68,3 @@ def run(options: Namespace) -> int:
     size = f"{count} x {width}"
     print(f"features of {plural(count, 'image')}: {size}; in {one_line(str(options.out))}")
     return 0
-
-
-def table_rows(collection: Collection, pooled: np.ndarray) -> Iterator[list[Any]]:
-    """Yield a head, and a row per image: its file, split, class, and each feature."""
-    yield ["file", "split", "class", *range(pooled.shape[1])]
-    names = [*collection.class_names, ""]  # -1, for no class, is the last
-    for number, values in enumerate(pooled.tolist()):
-        label = names[collection.labels[number]]
-        yield [collection.files[number], collection.splits[number], label, *values]

@@ -36,8 +36,8 @@ def run(options: Namespace) -> int:
     if options.snapshots:
         snapshots = files.saved_snapshots()
         if not snapshots:
-            advice = "a run with --run.snapshots 8 keeps its weights along the way"
-            raise RunError(f"{options.checkpoint} holds no snapshots; {advice}")
+            advice = "a run with --run.snapshots 8 keeps some"
+            raise RunError(f"{options.checkpoint} has no snapshots; {advice}")
         if not files.model.is_file():
             *_, last = snapshots.values()
 
@@ -69,7 +69,7 @@ def explore(subject: ModelWithImages, name: str, layers: Sequence[int] | None) -
         name: of the moment.
         layers: of the encoder, negative from the last; None for all.
     """
-    # The encoder's weights, of its visible patches in grid order
+    # The encoder's attention weights, for its visible patches in grid order
     model: Any = subject.model
     mask = subject.mask
     with torch.no_grad(), AttentionMaps(model.encoder, layers) as maps:
@@ -78,7 +78,7 @@ def explore(subject: ModelWithImages, name: str, layers: Sequence[int] | None) -
     for number, weights in maps.weights.items():
         encoder[number] = in_grid_order(weights, mask, subject.geometry.num_prefix_tokens)
 
-    # The decoder's weights, of all patches, and what it fills in
+    # The decoder's attention weights, for all patches, and its reconstruction
     if mask is None or model.decoder is None:
         return Moment(name, encoder)
     with torch.no_grad(), AttentionMaps(model.decoder) as maps:

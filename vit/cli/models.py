@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from vit.cli.outputs import aligned, print_json
@@ -47,8 +47,8 @@ def row(model: dict[str, Any]) -> tuple[str, ...]:
     decoder = model["decoder"]
     parts = [
         f"width {encoder['embed_dim']} x {encoder['depth']} layers",
-        f"patch {_size(encoder['patch_size'])}",
-        f"image {_size(encoder['image_size'])}",
+        "patch {} x {}".format(*encoder["patch_size"]),
+        "image {} x {}".format(*encoder["image_size"]),
     ]
     if decoder:
         parts.append(f"decoder {decoder['dim']} x {decoder['depth']}")
@@ -80,10 +80,3 @@ def best_scores(figures: dict[str, Any], data: str) -> Iterator[str]:
                 text += f" on {images}"
             yield text
             break
-
-
-def _size(size: Sequence[int]) -> str:
-    height, width = size
-    if height == width:
-        return str(height)
-    return f"{height} x {width}"

@@ -27,7 +27,7 @@ def print_json(value: Any) -> None:
 
 
 def write_csv(path: Path, rows: Iterable[Sequence[Any]]) -> None:
-    """Write a table; its names may hold any bytes."""
+    """Write a table; its names may contain any bytes."""
     make_folder(path.parent)
     text: dict[str, Any] = {"newline": "", "encoding": "utf-8", "errors": "backslashreplace"}
     with replacing(path) as partial, partial.open("w", **text) as file:

@@ -22,7 +22,6 @@ from vit.commandline import (
     given_settings,
 )
 from vit.config import (
-    BelowOne,
     Device,
     NonNegative,
     OnBadImage,
@@ -304,13 +303,7 @@ COMMANDS: dict[str, Command] = {
                 None,
                 "relevance, legrad: number or name of the class (default: the predicted one)",
             ),
-            (
-                "--discard X",
-                BelowOne,
-                0.0,
-                "rollout: fraction of the smallest weights to leave out",
-            ),
-            # The pictures
+            # The figures
             ("--scale", Literal["shared", "row", "log"], "shared", "colour scale of the maps"),
             ("--overlay", bool, False, "draw the maps over the images"),
             ("--format", Literal["png", "svg", "pdf"], "png", "format of the figures"),

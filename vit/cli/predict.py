@@ -1,9 +1,8 @@
-"""`vit predict`: what images show, by a classifier's own head."""
+"""`vit predict`: the classes of images, from a classifier."""
 
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,39 +33,27 @@ def run(options: Namespace) -> int:
     # Image by image; an image in a folder of a class's name is of that class
     class_of = {class_key(name): name for name in class_names}
     predictions: list[dict[str, Any]] = []
+    table: list[tuple[Any, ...]] = [("file", "true_class", "rank", "class", "probability")]
+    lines = []
     rows = zip(files, best.values.tolist(), best.indices.tolist(), strict=True)
     for file, probabilities, numbers in rows:
-        classes = []
-        for number, probability in zip(numbers, probabilities, strict=True):
-            classes.append({"class": class_names[number], "probability": probability})
         folder = Path(file).absolute().parent.name
         true_class = class_of.get(class_key(folder), "")
+        classes = []
+        cells = [one_line(file)]
+        for rank, (number, probability) in enumerate(zip(numbers, probabilities, strict=True), 1):
+            name = class_names[number]
+            classes.append({"class": name, "probability": probability})
+            table.append((file, true_class, rank, name, probability))
+            cells += [one_line(name), f"{probability:.1%}"]
         predictions.append({"file": file, "true_class": true_class, "classes": classes})
+        lines.append(cells)
 
     # The answer: a file, and a table or JSON
     if options.csv is not None:
-        write_csv(options.csv, table_rows(predictions))
+        write_csv(options.csv, table)
     if options.json:
         print_json(predictions)
     else:
-        print("\n".join(table_lines(predictions)))
+        print("\n".join(aligned(lines, range(2, len(lines[0]), 2))))
     return 0
-
-
-def table_rows(predictions: Sequence[dict[str, Any]]) -> Iterator[tuple[Any, ...]]:
-    """Yield a head, and a row per image and class."""
-    yield "file", "true_class", "rank", "class", "probability"
-    for image in predictions:
-        for rank, entry in enumerate(image["classes"], 1):
-            yield image["file"], image["true_class"], rank, entry["class"], entry["probability"]
-
-
-def table_lines(predictions: Sequence[dict[str, Any]]) -> list[str]:
-    """Return a line per image: its file, and the classes with their probabilities, aligned."""
-    table = []
-    for prediction in predictions:
-        cells = [one_line(prediction["file"])]
-        for entry in prediction["classes"]:
-            cells += [one_line(entry["class"]), f"{entry['probability']:.1%}"]
-        table.append(cells)
-    return aligned(table, range(2, len(table[0]), 2))

@@ -42,7 +42,7 @@ def run(options: Namespace) -> int:
         if options.features is None:
             features = embed(model, files).pooled
         else:
-            files, features = read_features(options.features, options.folder, model)
+            files, features = read_features(options, model)
     result = nearest(features, query, options.count)
     names = [os.path.relpath(files[number], options.folder) for number in result.numbers.tolist()]
     found = list(zip(names, result.similarities.tolist(), strict=True))
@@ -71,16 +71,13 @@ def run(options: Namespace) -> int:
     return 0
 
 
-def read_features(path: Path, folder: str, model: Model) -> tuple[list[str], Tensor]:
+def read_features(options: Namespace, model: Model) -> tuple[list[str], Tensor]:
     """Return the files and features (N, D) that `vit embed` wrote of this folder."""
-    with np.load(path) as arrays:
+    with np.load(options.features) as arrays:
         if str(arrays["content_hash"]) != checkpoint_hash(model):
-            source = str(arrays["checkpoint"])
-            raise ConfigError(
-                f"--features: {path} holds those of {source} with other weights; make them anew "
-                "with vit embed"
-            )
-        files = [os.path.join(folder, file) for file in arrays["files"].tolist()]
+            problem = f"{options.features} is from {arrays['checkpoint']} with other weights"
+            raise ConfigError(f"--features: {problem}; write it again with vit embed")
+        files = [os.path.join(options.folder, file) for file in arrays["files"].tolist()]
         return files, torch.from_numpy(arrays["pooled"])
 
 
@@ -107,9 +104,10 @@ def page_of(
 
     # What the numbers mean, and where they come from
     folder_name = Path(options.folder).resolve().name
-    lede = f"The nearest of {plural(count, 'image')} in {folder_name}, by the cosine similarity of"
-    lede += " their features: 1 for the image itself. Half of all images are below"
-    lede += f" {median:.2f}."
+    lede = (
+        f"The most similar of {plural(count, 'image')} in {folder_name}, by the cosine similarity"
+    )
+    lede += f" of their features (1: the image itself). The median of all images is {median:.2f}."
     rows, columns = origin.image_size
     return render_page(
         SIMILAR,
@@ -119,7 +117,7 @@ def page_of(
         neighbours=neighbours,
         title=f"Images like {image_name}",
         lede=lede,
-        caption=f"What the model sees: {columns} x {rows} pixels. Every image is cropped as here.",
+        caption=f"The model's input: {columns} x {rows} pixels. All images are cropped like this.",
         facts=[
             ("model", model_caption(model)),
             ("images", options.folder),

@@ -1,4 +1,4 @@
-"""`train.py` and `vit train`: options, initial checkpoint, pictures, report and exit code.
+"""`train.py` and `vit train`: options, initial checkpoint, figures, report and exit code.
 
 The run itself is `vit/train.py`.
 """
@@ -28,7 +28,6 @@ from vit.runs import CONTENTS, TrainCommand
 from vit.train import carry_out
 from vit.training.distributed import own_place
 from vit.training.process import StopRequests, keep_freed_memory
-from vit.training.run import Run
 from vit.training.run_folder import RunFolder, saved_states
 
 
@@ -66,10 +65,10 @@ def run(options: Namespace) -> int:
 
 
 def train(command: TrainCommand) -> None:
-    """Load the initial checkpoint, train, and draw the pictures and the page."""
+    """Load the initial checkpoint, train, draw the figures and write the report."""
     keep_freed_memory()
     with RunFolder(command.out) as folder, StopRequests() as stop:
-        # a run that has saved a state continues from that, any other from its checkpoint
+        # a resumed run continues from its own checkpoint, any other from the initial one
         init = None
         has_state = command.resume and saved_states(folder.checkpoints)
         if command.config.model.init and not has_state:
@@ -79,14 +78,19 @@ def train(command: TrainCommand) -> None:
         if not run.dist.is_main:
             return
 
-        # the summary comes after the pictures: a folder with a summary holds a finished run
+        # the summary comes after the figures: a folder with a summary is of a finished run
         with run.dist.using_all_cores():
             draw_pictures(run, folder, run.summary["scores"])
         write_json(folder.summary, run.summary)
         write_report(read_run(folder.path), folder.report)
 
         # what was measured, and where to look
-        print_summary(run)
+        print(
+            f"\n{one_line(run.data.name)}: {plural(run.step, 'step')} in {run.seconds:,.0f} s,",
+            end=" ",
+        )
+        print(f"{run.summary['images_per_second']:,.0f} images/s\nmeasured on {run.data.tested}:")
+        print("\n".join(score_table(run.summary["scores"])))
         print(f"\nIn {folder.path}:")
         for name, content in CONTENTS.items():
             if (folder.path / name).exists():
@@ -113,13 +117,3 @@ def load_initial(command: TrainCommand) -> Model:
     # that a decoder or head is new needs no warning in training
     with without_warnings():
         return load_model(config.model.init, **options)
-
-
-def print_summary(run: Run) -> None:
-    """Print what was measured at the end."""
-    steps = f"{plural(run.step, 'step')} in {run.seconds:,.0f} s"
-    speed = f"{run.summary['images_per_second']:,.0f} images/s"
-    print(f"\n{one_line(run.data.name)}: {steps}, {speed}")
-    print(f"measured on {run.data.tested}:")
-    for line in score_table(run.summary["scores"]):
-        print(line)

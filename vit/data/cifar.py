@@ -43,9 +43,8 @@ def fetch_cifar(name: str, root: Path, download: bool) -> str:
 
     Args:
         name: "cifar10" or "cifar100".
-        root: the folder that holds, or receives, the archive (`cifar-10-python.tar.gz`,
-            `cifar-100-python.tar.gz`) and the folder that it is unpacked to
-            (`cifar-10-batches-py`, `cifar-100-python`).
+        root: the folder of the archive (`cifar-10-python.tar.gz`, `cifar-100-python.tar.gz`) and of
+            the folder that it is unpacked to (`cifar-10-batches-py`, `cifar-100-python`).
         download: whether it may be downloaded.
 
     Returns:
@@ -55,12 +54,12 @@ def fetch_cifar(name: str, root: Path, download: bool) -> str:
     archive = root / cifar.filename
     if archive.exists() or (root / cifar.base_folder).exists():
         return ""
-    # a folder of images that was named as data.root alone; the default one may hold all kinds
+    # a folder of images that was named as data.root alone; the default folder may contain anything
     if root != Path(DataConfig().root):
         for pattern in ("*", "*/*", "train/*/*"):
             if any(map(is_image, root.glob(pattern))):
                 advice = f"to train on them, use --data {root}; for CIFAR, name another data.root"
-                raise DataError(f"{root} holds images, not CIFAR; {advice}")
+                raise DataError(f"{root} contains images, not CIFAR; {advice}")
     problem = f"({archive.name}) is not in {root}"
     if not download:
         return f"{problem}, and data.download is false"
@@ -77,7 +76,7 @@ def fetch_cifar(name: str, root: Path, download: bool) -> str:
                     raise OSError("wrong content")
             return ""
         except (OSError, http.client.HTTPException) as error:
-            # Without a network no name is found, which is said once
+            # Without a network no host name is found: one reason for all
             reason = f"{urlsplit(url).hostname}: {error!r}"
             if isinstance(getattr(error, "reason", None), gaierror):
                 reason = "no connection"

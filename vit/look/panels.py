@@ -72,15 +72,12 @@ def decoder_panels(subject: ModelWithImages, head: int | str = "mean") -> Panels
     return _captured(subject, subject.model.decoder, None, panels_of)
 
 
-def rollout_panels(
-    subject: ModelWithImages, layer: int | None = -1, discard: float = 0.0
-) -> Panels:
+def rollout_panels(subject: ModelWithImages, layer: int | None = -1) -> Panels:
     """Return `attention_rollout` of the encoder up to one layer, or up to each.
 
     Args:
         subject: the model and the images; their query is the token that is reached.
         layer: the last to pass through, negative from the last of all; None for up to each.
-        discard: fraction of each layer's smallest weights to leave out.
     """
     # A rollout passes through all layers up to the last
     encoder = subject.model.encoder
@@ -89,7 +86,7 @@ def rollout_panels(
 
     def panels_of(number: int, weights: Tensor) -> Panels:
         nonlocal rollout
-        rollout = rollout_step(rollout, weights, discard, encoder.num_prefix_tokens)  # (B, N, N)
+        rollout = rollout_step(rollout, weights, 0.0, encoder.num_prefix_tokens)  # (B, N, N)
         grid = to_grid(rollout[:, None], subject.geometry, subject.query, subject.mask)
         return Panels(*grid, [f"through layer {number}"])
 
