@@ -206,12 +206,12 @@ class Parser(OneLineParser):
         # "-1,0" is a value, as "-1" is
         self._negative_number_matcher = re.compile(r"-[\d.][\d.,e+-]*$")
         # The usual settings come first in --help
-        usual = self.add_argument_group("usual settings")
+        usual: argparse._ActionsContainer = self
         if models == SECTIONS:
+            usual = self.add_argument_group("usual settings")
             self._action_groups.insert(0, self._action_groups.pop())
         for option in options:
-            is_usual = models == SECTIONS and option[0].partition(" ")[0].strip("-") in USUAL
-            add_option(usual if is_usual else self, *option)
+            add_option(usual if option[0].split()[0][2:] in USUAL else self, *option)
 
         # Without a value, a field stays out of the options: a file or its default decides
         for model in models:
@@ -264,10 +264,7 @@ def add_option(
 
     # A positional may be left out where an option does the same
     if name.startswith("--"):
-        if default is ...:
-            details["required"] = True
-        else:
-            details["default"] = default
+        details |= {"required": default is ..., "default": default}
         if default == []:
             details["action"] = "append"
     elif metavar.endswith(" ..."):

@@ -13,7 +13,6 @@ from vit.pretrained import shipped, shipped_models
 
 COLUMNS = ("name", "what it is", "parameters", "MB", "trained on", "scores")
 NUMBERS = ("parameters", "MB")
-FOR_PHOTOGRAPHS = "timm/vit_tiny_patch16_224.augreg_in21k"
 BEST = (
     ("head", "accuracy"),
     ("reconstruction", "loss"),
@@ -36,7 +35,8 @@ def run(options: Namespace) -> int:
     for model in models:
         rows.append([one_line(cell) for cell in row(model)])
     print("\n".join(aligned(rows, [COLUMNS.index(name) for name in NUMBERS])))
-    print(f"\nLarger images are shrunk to that size; for photographs, use e.g. {FOR_PHOTOGRAPHS}.")
+    print("\nImages are resized to that size. For photographs, use a model for larger images, e.g.")
+    print("timm/vit_tiny_patch16_224.augreg_in21k.")
     return 0
 
 

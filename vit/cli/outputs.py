@@ -6,19 +6,17 @@ import csv
 import json
 import sys
 from collections.abc import Collection, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext, redirect_stdout
+from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from vit.atomic import make_folder, replacing
 from vit.metrics import Scores, score_lines
 
 
-def messages_to_stderr(as_json: bool) -> AbstractContextManager[object]:
+def messages_to_stderr(as_json: bool) -> redirect_stdout[TextIO]:
     """Send prints to stderr if stdout is for JSON alone."""
-    if as_json:
-        return redirect_stdout(sys.stderr)
-    return nullcontext()
+    return redirect_stdout(sys.stderr if as_json else sys.stdout)
 
 
 def print_json(value: Any) -> None:

@@ -54,7 +54,6 @@ def load_data(
     """
     # The whole splits, from the caller's data set, or from a source; none imports what another
     # needs, of which torchvision takes seconds
-    is_chosen = False
     source = config.source
     root = user_path(config.root)
     name = config.name or TITLES.get(source) or class_key(root.resolve().name)
@@ -67,10 +66,10 @@ def load_data(
         from vit.data.cifar import fetch_cifar
 
         problem = fetch_cifar(source, root, config.download)
-        if problem and config.fallback != "scenes":
-            advice = "put it there by hand, or use --data scenes (built in) or --data YOUR_IMAGES"
-            raise DataError(f"{name} {problem}; {advice}")
         if problem:
+            if config.fallback == "stop":
+                advice = "use --data scenes (built in) or --data YOUR_IMAGES"
+                raise DataError(f"{name} {problem}; put it there by hand, or {advice}")
             source = "scenes"
             warning = f"{name} {problem}, so this run draws the built-in Scenes images instead."
             logger.warning("%s", warning)
@@ -81,13 +80,9 @@ def load_data(
         source = "dataset"
         name = config.name or type(dataset).__name__
         splits = load_datasets(dataset, test_dataset, config, image_size, name)
-        train, test = with_test_images(*splits, image_size)
-        is_chosen = splits[1] is None
     elif source == "folder":
         cache = user_path(config.cache, "data.cache")
         splits = load_folder(root, image_size, config.on_bad_image, cache, prepared)
-        train, test = with_test_images(*splits, image_size)
-        is_chosen = splits[1] is None
     elif source == "scenes":
         # no more than are used
         counts = [min(count, config.limit or count) for count in SCENES_COUNTS]
@@ -97,6 +92,10 @@ def load_data(
         from vit.data.cifar import load_cifar
 
         train, test = load_cifar(source, root)
+    # splits of the user's, of which the second may be missing
+    is_own = source in ("dataset", "folder")
+    if is_own:
+        train, test = with_test_images(*splits, image_size)
 
     # Which of them
     if 0 < config.limit < len(train):
@@ -131,7 +130,7 @@ def load_data(
         test=test,
         warning=warning,
         held_out=config.val_size > 0,
-        is_chosen=is_chosen or config.val_size > 0,
+        is_chosen=config.val_size > 0 or (is_own and splits[1] is None),
         prepared=source == "folder" and prepared != OWN,
         whole_content_hash=whole_content_hash,
         # with images in both splits, a score measures what was trained on
