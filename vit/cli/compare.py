@@ -18,9 +18,8 @@ def run(options: Namespace) -> int:
     if options.json:
         records = []
         for run in runs:
-            seed = str(run.settings["train.seed"])
-            path = str(run.files.path)
-            records.append({"run": path, "seeds": seed, "scores": run.usual_scores})
+            facts = {"run": str(run.files.path), "seeds": str(run.settings["train.seed"])}
+            records.append({**facts, "scores": run.usual_scores})
         print_json({"table": rows, "runs": records})
     else:
         print("\n".join(aligned([list(rows[0]), *[[*row.values()] for row in rows]])))

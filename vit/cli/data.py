@@ -38,10 +38,7 @@ def run(options: Namespace) -> int:
         classes = {}
         for number, name in enumerate(data.train.class_names):
             classes[name] = int((data.train.labels == number).sum())
-        values = data.facts | {"train_classes": classes, "notes": data.notes}
-        if options.out:
-            values["sheet"] = str(options.out)
-        print_json(values)
+        print_json(data.facts | {"train_classes": classes, "notes": data.notes})
     return 0
 
 

@@ -27,9 +27,6 @@ def run(options: Namespace) -> int:
     if options.json:
         print_json(models)
         return 0
-    if not models:
-        print("no models come with this installation")
-        return 0
 
     rows = [list(COLUMNS)]
     for model in models:

@@ -45,12 +45,7 @@ EXAMPLES = """
 
        vit train --config folder --data my_images --out runs/mine
        vit train --config finetune --data my_images --model.init runs/mine --out runs/classes"""
-JSON = (
-    "--json",
-    bool,
-    False,
-    "print the results as JSON on stdout, and everything else on stderr",
-)
+JSON = ("--json", bool, False, "print the results as JSON on stdout, and everything else on stderr")
 OVERWRITE = ("--overwrite", bool, False, "replace existing files")
 DEVICE = ("--device", Device, "auto", "where to run")
 BAD_IMAGE = (
@@ -84,18 +79,8 @@ SHOWN_IMAGES = (
     IMAGES,
     OR_DATA,
     ROOT,
-    (
-        "--count N",
-        Positive,
-        8,
-        "number of images from --data: test images, if there are any",
-    ),
-    (
-        "--mask X",
-        Probability,
-        None,
-        "mask this fraction of the patches, e.g. 0.75",
-    ),
+    ("--count N", Positive, 8, "number of images from --data: test images, if there are any"),
+    ("--mask X", Probability, None, "mask this fraction of the patches, e.g. 0.75"),
     ("--seed N", NonNegative, 0, "seed of the mask"),
     BAD_IMAGE,
 )
@@ -123,12 +108,7 @@ COMMANDS: dict[str, Command] = {
                 "run folder (default: runs/ and the name of the configuration)",
             ),
             ("--resume", bool, False, "continue the run from its last checkpoint"),
-            (
-                "--print_config",
-                bool,
-                False,
-                "print all settings as a configuration file, and exit",
-            ),
+            ("--print_config", bool, False, "print all settings as a configuration file, and exit"),
         ),
     ),
     "data": (
@@ -188,19 +168,9 @@ COMMANDS: dict[str, Command] = {
         (LoadOptions,),
         (
             CHECKPOINT,
-            (
-                "images IMAGE ...",
-                str,
-                ...,
-                "image files, or folders of images",
-            ),
+            ("images IMAGE ...", str, ..., "image files, or folders of images"),
             ("--top N", Positive, 3, "number of classes per image"),
-            (
-                "--csv FILE",
-                Place,
-                None,
-                "write a table with a row per image and class",
-            ),
+            ("--csv FILE", Place, None, "write a table with a row per image and class"),
             BAD_IMAGE,
             DEVICE,
             JSON,
@@ -219,12 +189,7 @@ COMMANDS: dict[str, Command] = {
             ROOT,
             BAD_IMAGE,
             ("--out FILE", Place, Path("features.npz"), "file to write, .npz or .csv"),
-            (
-                "--limit N",
-                NonNegative,
-                0,
-                "use only this many images per split; 0: all",
-            ),
+            ("--limit N", NonNegative, 0, "use only this many images per split; 0: all"),
             DEVICE,
             OVERWRITE,
         ),
@@ -380,12 +345,7 @@ COMMANDS: dict[str, Command] = {
                 False,
                 "measure the head also on the mean over each image and its mirror image",
             ),
-            (
-                "--knn-images N",
-                NonNegative,
-                0,
-                "training images among which k-NN searches; 0: all",
-            ),
+            ("--knn-images N", NonNegative, 0, "training images among which k-NN searches; 0: all"),
             (
                 "--seeds N,...",
                 Seeds,
