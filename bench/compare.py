@@ -242,7 +242,7 @@ def _profile() -> dict[str, float]:
     if not on_gpu:
         return shares({event.key: event.self_cpu_time_total for event in averages})
     # A kernel's time counts twice: for the operator that started it, and for the kernel itself. The
-    # operators tell more; a recorded CUDA graph has only kernels.
+    # operators show more; a recorded CUDA graph has only kernels.
     host = torch.autograd.DeviceType.CPU
     operators: dict[str, float] = {}
     kernels: dict[str, float] = {}

@@ -43,7 +43,7 @@ def replacing(path: Path, folder: bool = False) -> Iterator[Path]:
     The folder exists already: one that is gone does not come back (see `make_folder`).
     """
     for left_behind in path.parent.glob(f"{PARTIAL}{'[0-9a-f]' * 16}*"):
-        # whoever writes it holds its lock
+        # its writer holds its lock
         with suppress(OSError), _lock_of(left_behind, wait=False):
             _remove(left_behind)
 

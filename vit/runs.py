@@ -215,7 +215,7 @@ def read_saved_part(path: Path, length: int) -> bytes:
     if not path.exists():
         return b""
     part = path.read_bytes()[:length]
-    # whole lines, should somebody have edited the file
+    # whole lines, in case the file was edited
     return part[: part.rfind(b"\n") + 1]
 
 

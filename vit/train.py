@@ -225,7 +225,7 @@ def set_up(
     if not dist.is_main:
         return run, []
 
-    # callbacks that continue from the state; if one cannot, the folder stays as it is
+    # callbacks that continue from the state; if one cannot, the folder is left unchanged
     if config.run.dynamics_every:
         from vit.training.dynamics import DynamicsRecorder
 

@@ -35,7 +35,7 @@ def compare_outputs(network: Network) -> None:
     if library_model is not None and library_model in theirs.modules():
         theirs = library_model
 
-    # the layers and the final norms, under the given model's names; a block holds the norm that
+    # the layers and the final norms, under the given model's names; a layer holds the norm that
     # holds the weight
     ours = network.model
     our_stages: dict[str, nn.Module] = {}
@@ -65,7 +65,7 @@ def compare_outputs(network: Network) -> None:
     result, expected = _run(ours, our_stages, (image, mask), {})
     try:
         answer, outputs = _run(theirs, their_stages, (image,), options)
-    except Exception as error:  # the model is somebody else's
+    except Exception as error:  # the model is another's code
         raise network.error(f"it computes no image: {error}") from error
 
     # the stages, and the output of the whole model: its tokens or, from its own head, the logits

@@ -52,7 +52,7 @@ def load_model(
     strict: bool = False,
     **options: Any,
 ) -> Model:
-    """Load a pretrained vision transformer, whoever trained it.
+    """Load a pretrained vision transformer from any source.
 
     Args:
         checkpoint: a run folder or another folder with weights; a .safetensors, .pth, .pt or .bin
@@ -60,7 +60,7 @@ def load_model(
             a local file or folder has that name; "timm/NAME" or "hf/ORGANISATION/NAME", fetched by
             huggingface_hub; a timm or transformers model in memory, which describes itself, also
             within a module of your own; or a state dict in memory, some of whose settings are
-            guessed.
+            assumed.
         strict: refuse a model with untrained parts that are not in `allow`; else a warning names
             them.
         options: fields of `LoadOptions`: part="encoder", image_size=64, num_classes=0, ...

@@ -51,7 +51,7 @@ class ModelTensor:
     """A tensor for the model.
 
     Attributes:
-        value: as it is now.
+        value: its present value.
         theirs: its names in the checkpoint; several if they were joined.
         changes: what was done to the value, in words for the user.
     """

@@ -178,7 +178,7 @@ def _read(path: Path) -> tuple[str, ImageSet]:
     with path.open("rb") as file:
         file.seek(pixels.offset + pixels.nbytes)
         key, labels, identity, skipped, notes, hashes = json.loads(file.read())
-    # torch warns of read-only pixels, but nobody writes to them
+    # torch warns of read-only pixels, but nothing writes to them
     with without_warnings():
         images = torch.from_numpy(pixels)
     return key, ImageSet(

@@ -83,7 +83,7 @@ def hold_out(
         bool (N,).
     """
     place = places(image_hashes, purpose, seed)
-    # (classes,), the first of them "no label"; a class without images keeps -1, nobody's place
+    # (classes,), the first of them "no label"; a class without images keeps -1, which is no place
     classes = labels + 1
     unset = torch.full((int(classes.max()) + 1,), -1.0, dtype=place.dtype)
     lowest = unset.scatter_reduce(0, classes, place, "amin", include_self=False)

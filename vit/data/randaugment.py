@@ -35,7 +35,7 @@ def rand_augment(images: Tensor, operations: Tensor, strengths: Tensor) -> Tenso
         strengths: float32 (B, n), from -1 to 1.
 
     Returns:
-        uint8 (B, 3, H, W); the input stays as it is.
+        uint8 (B, 3, H, W); the input is unchanged.
     """
     images = images.clone()
     augment_all = _augment_members if images.device.type == "cpu" else _augment_all

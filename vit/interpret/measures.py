@@ -46,7 +46,7 @@ def attention_rollout(
 
     Raises:
         AttentionError: there is no layer, one has other queries than keys, `discard` is not from 0
-            to below 1, or nobody says how many prefix tokens there are.
+            to below 1, or the number of prefix tokens is unknown.
     """
     if not 0 <= discard < 1:
         raise AttentionError(f"discard is a fraction from 0 to below 1, got {discard}")

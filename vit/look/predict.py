@@ -111,7 +111,7 @@ def embed(
         CheckpointError: the model computes nan or infinity.
         DataError: an image cannot be read.
     """
-    # Pooled as the head would read them, and each patch's token as it is
+    # Pooled as for the head, and each patch's token unchanged
     encoder = model.encoder
     pooled = []
     of_patches = []

@@ -136,7 +136,7 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
         if targets is not None:
             targets = to_device(targets, device)
 
-        # 3. The gradient and the update; the results stay on the device until somebody reads them
+        # 3. The gradient and the update; the results stay on the device until they are read
         part = shard(batch_images, dist.rank, dist.world_size)
         process_share = (part.stop - part.start) / batch_images
         lr = learning_rate(step, *schedule, peak)
@@ -184,7 +184,7 @@ def take_step(
 
     Args:
         forward: the run's objective, perhaps compiled.
-        callbacks: are told when the gradient is complete.
+        callbacks: called when the gradient is complete.
         images, targets, draws: this process's, on the device; images uint8 (B, C, h, w).
         share: this process's fraction of the batch's images.
         first_bad: as in `Step.values`, of the steps before.

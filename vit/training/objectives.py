@@ -282,7 +282,8 @@ class Classify(Objective):
         return step < self.whole_from and self.config.classify.drop_patches > 0
 
     def targets(self, labels: Tensor, draws: Draws) -> Tensor:
-        """Return each image's distribution over the classes, blended as it is: float32 (B, K)."""
+        """Return each image's distribution over the classes, blended like the image: float32 (B,
+        K)."""
         image_labels = labels[draws.indices]
         # without mixing, each image is its own partner
         partner_labels = image_labels

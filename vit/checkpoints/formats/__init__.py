@@ -1,4 +1,4 @@
-"""One small module per format: how to recognise it, its names, and what its settings say."""
+"""One small module per format: its marks, its names and its settings."""
 
 from vit.checkpoints.formats import (
     huggingface,
@@ -29,6 +29,6 @@ FORMATS = (
     others.GOOGLE,
     timm.TIMM,
 )
-"""The first that fits counts; TIMM, which has no marks, is last."""
+"""The first that fits is taken; TIMM, which has no marks, is last."""
 
 __all__ = ["FORMATS", "Format", "Hints", "refusal"]

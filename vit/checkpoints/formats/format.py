@@ -1,4 +1,4 @@
-"""A checkpoint format: how to recognise it, its table of names, and what its settings say."""
+"""A checkpoint format: its marks, its table of names, and its settings."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ HALVES = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
 
 def _sides(architecture: dict[str, Any]) -> dict[str, Any]:
-    """Return settings of an architecture, of whose sizes one number stands for a square."""
+    """Return settings of an architecture; a size given as one number is a square."""
     sizes = architecture.keys() & {"image_size", "patch_size"}
     return architecture | {key: pair(architecture[key]) for key in sizes}
 
 
 class Hints(Settings):
-    """What a checkpoint's settings say; the tensors say the rest.
+    """The information in a checkpoint's settings; the tensors give the rest.
 
-    The model that is built of both checks the architecture.
+    The model built from both checks the architecture.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -45,26 +45,27 @@ class Hints(Settings):
     interpolation: Any = None
     """how the input is resized, as the settings call it; None if unknown"""
     class_names: tuple[Any, ...] = ()
-    """texts of the head's classes, which pydantic's are not: names of folders need not be UTF-8"""
+    """names of the head's classes; not pydantic's strings, because folder names need not be
+    UTF-8"""
     crop_share: Share | None = None
-    """share to keep of an image's centred part; None if unknown"""
+    """fraction to keep of an image's centred part; None if unknown"""
     squash: bool = False
     """whether images of another shape are squashed, not cropped"""
     prepared_size: tuple[int, int] | None = None
-    """(H, W) of the images that the settings make, if it is not the model's"""
+    """(H, W) of the images that the settings prepare, if it differs from the model's"""
     differences: tuple[str, ...] = ()
-    """what the settings request and is not done here, or may not be; each is a warning"""
+    """requests in the settings that are not, or perhaps not, carried out here; each is a warning"""
     usual_input: Any = None
-    """mean and std of the input of its family, if nothing says those of this model"""
+    """mean and std usual for its family, if this model's are not given"""
     code: Literal["", "form", "named"] = ""
     """how known code shows, whose blocks are all of the kind computed here: by the file's form, or
     by the name of an architecture of its in the file; "" if it does not"""
     code_heads: Mapping[int, int] = Field(default_factory=dict)
     """heads by width in that code"""
     head_problem: str = ""
-    """what else its code computes between the final norm and the head; "" for nothing"""
+    """other operations of its code between the final norm and the head; "" for none"""
     twin: nn.Module | None = None
-    """a small model of timm's that computes as one that the settings describe"""
+    """a small timm model that computes as the one in the settings"""
 
 
 def class_names(labels: Mapping[Any, Any] | Iterable[Any]) -> tuple[str, ...]:
@@ -113,7 +114,7 @@ class Format:
     dropped: tuple[tuple[str, str], ...] = ()
     hints: Callable[[Source], dict[str, Any]] = lambda source: {}
     global_pool: str = ""
-    # most of the formats are of models trained on ImageNet by code that uses its mean
+    # most formats are for models trained on ImageNet by code that uses its mean
     norm_eps: float = 1e-6
     mean: tuple[float, ...] = IMAGENET[0]
     std: tuple[float, ...] = IMAGENET[1]

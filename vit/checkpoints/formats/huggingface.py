@@ -1,6 +1,6 @@
 """transformers' ViT, ViTMAE and Dinov2 (with registers), as on disk and, since 5.9, in memory.
 
-Its ViTMSN, DeiT, I-JEPA and SimMIM encoders use the format of ViT too: the same blocks, with one
+Its ViTMSN, DeiT, I-JEPA and SimMIM encoders also use the format of ViT: the same layers, with one
 more token (DeiT's for distillation, read as a register) or no class token (I-JEPA).
 """
 
@@ -34,7 +34,7 @@ IN_MEMORY = table("""
     attn.proj.@     attention.o_proj.@
 """)
 
-# the rest of a block of ViT
+# the rest of a layer of ViT
 NORMS = table("""
     norm1.@         layernorm_before.@
     norm2.@         layernorm_after.@
@@ -45,7 +45,7 @@ MLP_ON_DISK = table("""
     mlp.fc2.@       output.dense.@
 """)
 
-# outside of the blocks, and an encoder with its blocks under either of their names
+# outside of the layers, and an encoder with its layers under either of their names
 BODY = table("""
     cls_token           embeddings.cls_token
     pos_embed           embeddings.position_embeddings
@@ -61,7 +61,7 @@ VIT_ENCODER = (
 )
 HEAD = table("head.@ classifier.@")
 
-# ViTMAE's decoder, with its blocks under either of their names; a patch is flattened channel last
+# ViTMAE's decoder, with its layers under either of their names; a patch is flattened channel last
 DECODER = (
     *shared("decoder.mask_token"),
     *table("""
@@ -124,7 +124,7 @@ USUAL = {"vit_mae": ("bicubic", 1.0), "deit": ("bicubic", 0.875), "vit_msn": ("b
 PLAIN = ("vit", "vit_mae", "vit_msn", "deit", "ijepa", "dinov2", "dinov2_with_registers")
 # numbers in preprocessor_config.json -> names of filters
 FILTERS = {kind.value: kind.name.lower() for kind in Resampling}
-# image processors that have no other steps -> what their files need not say
+# image processors that have no other steps -> settings that their files may omit
 _VIT: dict[str, Any] = {
     "do_resize": True,
     "size": {"height": 224, "width": 224},
@@ -169,7 +169,7 @@ def huggingface_hints(source: Source) -> dict[str, Any]:
             "prepare its images by, something else"
         )
 
-    # the input, whose preparation a preprocessor describes; else it may be known for the family
+    # the input, whose preparation a preprocessor describes; otherwise the family's, if known
     encoder = only_given({ours: config.get(theirs) for ours, theirs in ENCODER_SETTINGS.items()})
     inputs: dict[str, Any] = {}
     if source.preprocessor:
@@ -194,15 +194,15 @@ def _read_preprocessor(source: Source, channels: int, differences: list[str]) ->
     Args:
         source: the checkpoint.
         channels: of its images.
-        differences: gets what of it is not done here.
+        differences: gets the steps that are not carried out here.
     """
-    # what the file says; a step that is null is not done
+    # the file's steps; one that is null is left out
     stated = {}
     for key, value in source.preprocessor.items():
         if value is not None or key.startswith("do_"):
             stated[key] = value
 
-    # its class, by its name or by that of the model, says the rest
+    # its class, found by its name or the model's, gives the rest
     usual = OF_TYPE.get(str(source.config.get("model_type")), "ViT")
     name = str(stated.get("image_processor_type", stated.get("feature_extractor_type", usual)))
     kind = re.sub(r"(ImageProcessor(Fast|Pil)?|FeatureExtractor)$", "", name)
@@ -211,7 +211,7 @@ def _read_preprocessor(source: Source, channels: int, differences: list[str]) ->
     settings = settings | stated
 
     # Their pixels from 0 to 255 are multiplied by a factor, then normalised. Ours are from 0 to 1,
-    # so mean and deviation are divided by 255 times the factor.
+    # so mean and std are divided by 255 times the factor.
     scale = 255.0
     if settings["do_rescale"]:
         scale *= settings["rescale_factor"]
@@ -224,8 +224,8 @@ def _read_preprocessor(source: Source, channels: int, differences: list[str]) ->
             values = [values] * channels
         inputs[key] = tuple(value / scale for value in values)
 
-    # How images are resized: one size of two sides squashes, unlike the shorter side alone. Here
-    # the same share of both sides is kept, without a border.
+    # How images are resized: a size with two sides squashes, the shorter side alone does not. Here
+    # the same fraction of both sides is kept, without a border.
     crops = settings["do_center_crop"]
     is_like_here = kind in PROCESSORS and not stated.get("do_pad")
     inputs["crop_share"] = 1.0
@@ -249,7 +249,7 @@ def _read_preprocessor(source: Source, channels: int, differences: list[str]) ->
             f"to the model's size; mean, std and crop_share set what is done: {name}, {stated}"
         )
 
-    # the settings may say another size, at which the model was made
+    # the settings may have another size, at which the model was made
     if all(cropped) and pair(source.config.get("image_size") or cropped) != cropped:
         inputs["prepared_size"] = cropped
     return inputs | {
@@ -263,7 +263,7 @@ def _sides(size: Any, is_square: bool) -> dict[str, int]:
 
     Args:
         size: as in the file.
-        is_square: of a single number; else it is the shorter side.
+        is_square: whether a single number is a square's; otherwise it is the shorter side.
     """
     if isinstance(size, dict):
         return only_given(size)

@@ -1,6 +1,6 @@
 """The project's own files.
 
-They are model.safetensors with config.json, the states of a run, and a model's plain state dict.
+They are model.safetensors with config.json, a run's checkpoints, and a model's plain state dict.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def is_own_folder(source: Source) -> bool:
 
 
 def own_hints(source: Source) -> dict[str, Any]:
-    """Read config.json or, in a run's state, the values of the same names."""
+    """Read config.json or, in a run's checkpoint, the values of the same names."""
     # config.json must be ours, and of this version
     config = source.config
     if config and config.get("format") != FORMAT:
@@ -34,8 +34,8 @@ def own_hints(source: Source) -> dict[str, Any]:
             f"{config.get('format')}: another version of this package loads it"
         )
 
-    # A run's state (see `vit.training.run`) has the same settings among its values, those of the
-    # encoder as encoder.KEY; a plain state dict has none
+    # A run's checkpoint (see `vit.training.run`) has the same settings among its values, those of
+    # the encoder as encoder.KEY; a plain state dict has none
     if not config:
         config = {"encoder": {}, "decoder": {}, **source.values}
         for name, value in source.values.items():
@@ -52,7 +52,7 @@ OWN_FOLDER = Format(name=NAME, anchor=ANCHOR, rules=(), hints=own_hints)
 """Not among `FORMATS`: its names are ours, so no table is read."""
 AUTOENCODER = Format(
     name=NAME,
-    anchor=rf"(?:encoder\.)?{ANCHOR}",  # as in a run's states
+    anchor=rf"(?:encoder\.)?{ANCHOR}",  # as in a run's checkpoints
     marks=(r"decoder\.pred\.weight",),
     rules=(*ENCODER, *within(ENCODER, "", "encoder."), *DECODER),
     hints=own_hints,

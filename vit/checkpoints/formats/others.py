@@ -1,7 +1,7 @@
 """Files of other repositories.
 
-Those of plain vision transformers under other names have a table here; of other families, the
-commonest are refused with what this encoder does not compute.
+Those of plain vision transformers under other names have a table here; the commonest of other
+families are refused, naming an operation that this encoder lacks.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from vit.checkpoints.reading import Source
 
 # ---- The same encoder under other names ----------------------------------------------------------
 
-# Google's .npz, as `reading` turns it round. Its first code counted the parts of a block in one
-# row, its later one (big_vision) each kind of part.
+# Google's .npz, as transposed by `reading`. Its first code numbered all parts of a layer together,
+# its later one (big_vision) each kind of part.
 _GOOGLE_OUTSIDE = table("""
     cls_token           cls
     pos_embed           Transformer.posembed_input.pos_embedding
@@ -42,7 +42,7 @@ _GOOGLE_ATTENTION = table("""
     attn.proj.@         out.@
 """)
 
-# before torchvision's table: the first row that fits counts
+# before torchvision's table: the first row that fits is taken
 _SWAG = table("""
     pos_embed           encoder.pos_embedding       (sequence)
     head.@              head.layers.head.@
@@ -68,7 +68,7 @@ _MMPRETRAIN_BLOCK = table("""
 
 
 def google_hints(source: Source) -> dict[str, Any]:
-    """Return the number of heads, what the head reads, and how Google's code makes the input.
+    """Return the number of heads, the pooling, and how Google's code makes the input.
 
     transformers' settings for these models make it in the same way.
     """
@@ -135,8 +135,8 @@ MMPRETRAIN = Format(
 
 # ---- Other families ------------------------------------------------------------------------------
 
-# What this encoder does not compute, who has it, and the ends of keys that show it. The first match
-# counts. Who has it is an example: a key does not tell the family.
+# Operations that this encoder lacks, models with them, and the ends of keys that show them. The
+# first match is taken. The models are examples: a key does not show the family.
 NOT_COMPUTED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "adapters such as LoRA to be merged first", "peft, whose merge_and_unload() merges them",
@@ -169,7 +169,7 @@ NOT_COMPUTED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 
 
 def refusal(keys: Iterable[str]) -> str:
-    """Say which of `NOT_COMPUTED` the keys show; "" for none."""
+    """Return which of `NOT_COMPUTED` the keys show; "" for none."""
     keys = list(keys)
     for part, families, ends in NOT_COMPUTED:
         pattern = re.compile(rf"(.*\.)?({'|'.join(ends)})", re.DOTALL)

@@ -32,7 +32,7 @@ JEPA_HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1280: 16, 1408: 16, 1664: 16}
 
 
 def of_code(source: Source, key: str, names: str, heads: Mapping[int, int]) -> dict[str, Any]:
-    """Return the code's `heads`, unless the file names an architecture that is none of its code's.
+    """Return the code's `heads`, unless the file names an architecture that its code lacks.
 
     Args:
         source: the checkpoint.
@@ -64,7 +64,7 @@ DECODER = (
 
 
 def mae_hints(source: Source) -> dict[str, Any]:
-    """Read the saved command line, `args`: the size of the images, and what is predicted."""
+    """Read the saved command line, `args`: the size of the images, and the target."""
     names = r"(mae_)?vit_(base|large|huge)_patch\d+(_dec512d8b)?|RETFound_(mae|dinov2)"
     return of_code(source, "args.model", names, MAE_HEADS) | {
         "encoder": only_given({"image_size": source.values.get("args.input_size")}),
@@ -73,9 +73,8 @@ def mae_hints(source: Source) -> dict[str, Any]:
 
 
 def fine_tuned_hints(source: Source) -> dict[str, Any]:
-    """Read the saved command line, and the share of an image that MAE's code evaluates.
-
-    That is 224 of 256 pixels, or all for larger images.
+    """Read the saved command line, and the part of an image that MAE's code evaluates. That is 224
+    of 256 pixels, or all of larger images.
     """
     # RETFound's code is MAE's with another model, whose published classifiers are large
     hints = mae_hints(source)
@@ -122,7 +121,7 @@ def dino_hints(source: Source) -> dict[str, Any]:
 
 
 def dinov2_hints(source: Source) -> dict[str, Any]:
-    """Tell DINOv2's own files, all with layer scales, from others that have a mask token."""
+    """Distinguish DINOv2's own files, all with layer scales, from others that have a mask token."""
     if any(key.endswith("ls1.gamma") for key in source.tensors):
         return {"code": "form", "code_heads": DINOV2_HEADS}
     return {}
@@ -153,7 +152,7 @@ DINOV2 = Format(
     rules=(
         *OUTSIDE_BLOCKS,
         *table("reg_token register_tokens"),
-        # a training file groups blocks in chunks: blocks.CHUNK.BLOCK, where BLOCK does not restart
+        # a training file groups layers in chunks: blocks.CHUNK.BLOCK, where BLOCK does not restart
         *(
             r
             for chunk in ("", r"*.")
@@ -169,10 +168,9 @@ DINOV2 = Format(
 
 
 def moco_hints(source: Source) -> dict[str, Any]:
-    """Tell MoCo v3's files by their two encoders or by the fixed positions of its classifiers.
-
-    Their table is zero for the class token, which no learned one is. Its "vit_small" has other
-    heads than those of others.
+    """Recognise MoCo v3's files by their two encoders or by the fixed positions of its classifiers.
+    Their table is zero for the class token, as no learned one is. Its "vit_small" has another
+    number of heads than others.
     """
     for key, tensor in source.tensors.items():
         has_table = key.endswith("pos_embed") and tensor.ndim == 3 and tensor.device.type != "meta"
@@ -184,7 +182,7 @@ def moco_hints(source: Source) -> dict[str, Any]:
 
 
 def jepa_hints(source: Source) -> dict[str, Any]:
-    """Return what the code of MSN and I-JEPA has in common."""
+    """Return the hints common to the code of MSN and I-JEPA."""
     return {"code": "form", "code_heads": JEPA_HEADS}
 
 

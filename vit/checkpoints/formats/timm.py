@@ -26,13 +26,14 @@ ANCHOR = r"patch_embed\.proj\.weight"
 
 
 def describes_itself(source: Source) -> bool:
-    """Return whether timm describes the model: it is one in memory, or config.json is timm's."""
+    """Return whether timm describes the model: one in memory, or a config.json from timm."""
     in_memory = source.module is not None and not source.config
     return in_memory or "architecture" in source.config
 
 
 def timm_hints(source: Source) -> dict[str, Any]:
-    """Read what describes the model, if anything does: timm's config.json, or itself in memory."""
+    """Read the description of the model, if there is one: timm's config.json, or the model in
+    memory."""
     hints: dict[str, Any] = {}
     if describes_itself(source):
         from vit.checkpoints.formats import timm_models  # with timm: takes seconds to import

@@ -1,4 +1,4 @@
-"""What timm itself knows about a model, from its config.json or its name.
+"""timm's own description of a model, from its config.json or its name.
 
 Importing this imports timm, which takes seconds.
 """
@@ -18,7 +18,7 @@ from vit.checkpoints.formats.format import class_names, only_given
 from vit.checkpoints.reading import Source
 from vit.errors import CheckpointError
 
-# `timm.create_model` takes more, such as the path of a checkpoint, which it would unpickle
+# `timm.create_model` accepts more, such as the path of a checkpoint, which it would unpickle
 ARGUMENTS = (
     signature(VisionTransformer).parameters.keys() - signature(timm.create_model).parameters.keys()
 )
@@ -43,8 +43,8 @@ def hints(source: Source) -> dict[str, Any]:
     for key in config.keys() & {"num_classes", "global_pool"}:
         arguments.setdefault(key, config[key])
 
-    # The model that timm builds from them shows the rest. A small twin of two narrow blocks, whose
-    # values all show in what it computes, will be compared.
+    # The model that timm builds from them shows the rest. A small twin of two narrow layers, whose
+    # values all affect its output, will be compared.
     name = str(config.get("architecture"))
     _require_plain(name, str(source.path))
     with torch.device("meta"):
@@ -103,7 +103,7 @@ def _hints_of_model(model: Any, settings: dict[str, Any]) -> dict[str, Any]:
         model: the model.
         settings: its pretrained_cfg: normalisation and names of classes.
     """
-    # what no tensor shows, and two that tell other settings from those of these tensors
+    # settings that no tensor shows, and two that reveal settings of other tensors
     encoder = {
         "image_size": tuple(model.patch_embed.img_size),
         "embed_dim": model.embed_dim,
