@@ -93,8 +93,7 @@ class Result:
     profile: dict[str, float] = field(default_factory=dict)
 
     def ratio_to(self, other: Result, factor: float = 1.0) -> Spread:
-        """Return this one's rate / the other's, round by round: whatever slows a round slows
-        both."""
+        """Return this one's rate / the other's, round by round: a slow round slows both."""
         pairs = zip(self.images_per_second, other.images_per_second, strict=True)
         return Spread.of_values([factor * a / b for a, b in pairs])
 

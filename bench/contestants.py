@@ -1,5 +1,4 @@
-"""The steps to time, on one job: ours, its matrix products alone, the peers' with their
-defaults."""
+"""The steps to time, on one job: ours, its matrix products alone, the peers'."""
 
 from __future__ import annotations
 
@@ -146,8 +145,7 @@ def _ours(job: Job) -> Contestant:
 
 
 class RecordedProducts(TorchDispatchMode):
-    """Counts the matrix products within a `with` block, except attention's, by both operands' size
-    and type.
+    """Counts the matrix products in a block, except attention's, by operands' size and type.
 
     Attributes:
         counts: how often each occurs.
@@ -217,8 +215,7 @@ def _recorded(step: Callable[[], None]) -> Callable[[], None]:
 
 
 def _peer(job: Job) -> Contestant:
-    """Return another library's step with its defaults: model, loss and AdamW, with our
-    precision."""
+    """Return another library's step: its model and loss, AdamW, our precision."""
     config = job.config()
     compute = choose_compute(config.run, config.train.precision)
     try:

@@ -1,5 +1,6 @@
-"""`python -m bench --gpu-check`: the checks that need a GPU, in three minutes on the first one. The
-tests run steps on "meta", which shows mismatched devices and waits of the host. CUDA graphs,
+"""`python -m bench --gpu-check`: the checks that need a GPU, in three minutes on the first one.
+
+The tests run steps on "meta", which shows mismatched devices and waits of the host. CUDA graphs,
 compiled kernels, nccl and speed, which it cannot show, are checked here, and printed as a table to
 paste into an issue.
 """

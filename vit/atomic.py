@@ -82,8 +82,7 @@ def replacing(path: Path, folder: bool = False) -> Iterator[Path]:
 
 @contextmanager
 def _lock_of(path: Path, wait: bool) -> Iterator[None]:
-    """Hold the lock of a file or folder; OSError if another process has it, or locks do not
-    exist."""
+    """Hold the lock of a file or folder; OSError if it is taken, or there are no locks."""
     if sys.platform == "win32":
         raise OSError
     descriptor = os.open(path, os.O_RDONLY)
@@ -156,8 +155,7 @@ def refuse_lost_folder(path: Path) -> bool:
 
 
 def sync(path: Path) -> None:
-    """Make a file's content, or the names in a folder, survive a power cut, where the system
-    can."""
+    """Make a file's content, or the names in a folder, survive a power cut, if possible."""
     # Windows opens no folder, and syncs no file that is only read
     if os.name != "posix":
         return

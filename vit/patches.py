@@ -131,8 +131,7 @@ def sincos_positions(grid_size: tuple[int, int], embed_dim: int, order: str = "m
 def position_table(
     kind: str, grid_size: tuple[int, int], num_prefix_tokens: int, embed_dim: int
 ) -> nn.Parameter:
-    """Make the position table, a parameter: learned from a small random initialisation, or fixed
-    sin-cos.
+    """Make the position table, a parameter: randomly initialised and learned, or fixed sin-cos.
 
     A prefix token has no position in the image: its row of the sin-cos table is 0, as in MAE.
 

@@ -15,8 +15,9 @@ T = TypeVar("T")
 
 
 class OptionalStream:
-    """A stream that drops its text once it cannot be written, so that work continues without
-    output. Its reader may have ended, its disk be full, or its terminal be closed.
+    """A stream that drops its text once it cannot be written, so that work continues.
+
+    Its reader may have ended, its disk be full, or its terminal be closed.
     """
 
     def __init__(self, stream: TextIO):

@@ -205,8 +205,9 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def read_saved_part(path: Path, length: int) -> bytes:
-    """Return the part of a file that was written before a checkpoint; nothing if it is gone. Later
-    lines belong to steps that a resumed run repeats.
+    """Return the part of a file that was written before a checkpoint; nothing if it is gone.
+
+    Later lines belong to steps that a resumed run repeats.
 
     Args:
         path: metrics.jsonl or dynamics.jsonl.

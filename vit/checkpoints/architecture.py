@@ -185,8 +185,7 @@ def _read_heads(network: Network, part: str, width: int) -> int:
 
 
 def _read_positions(network: Network, encoder: dict[str, Any]) -> None:
-    """Set in `encoder` the size of the images, the kind of positions, and which rows are
-    patches'."""
+    """Set in `encoder` the image size, the kind of positions, and the rows of the patches."""
     _, length, dim = network.shape("pos_embed")
     table = network.tensors["pos_embed"]
     hints = network.hints.encoder

@@ -1,6 +1,7 @@
-"""The classifier of a checkpoint, wherever its users have put it. A library has one name for its
-head. Users who fine-tune replace it with a linear layer without a bias, or a list with dropout,
-under another name, or in a module of their own beside the network.
+"""The classifier of a checkpoint, wherever its users have put it.
+
+A library has one name for its head. Users who fine-tune replace it with a linear layer without a
+bias, or a list with dropout, under another name, or in a module of their own beside the network.
 """
 
 from __future__ import annotations

@@ -192,8 +192,7 @@ def _library_models(module: nn.Module) -> list[nn.Module]:
 
 
 def read_network(source: Source, options: LoadOptions) -> Network:
-    """Read everything of a network except its weights, apply the options, and account for every
-    tensor.
+    """Read a network except its weights, apply the options, and account for every tensor.
 
     The report lists what is missing or unexpected, as problems unless allowed.
     """

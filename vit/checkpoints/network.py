@@ -130,8 +130,7 @@ class Network:
         self.report.warnings.append(text)
 
     def assume(self, text: str, options: str) -> None:
-        """Tell the user, also in the one warning about everything that nothing in the checkpoint
-        confirms.
+        """Tell the user, also in the one warning about all that the checkpoint does not confirm.
 
         Args:
             text: what is assumed.

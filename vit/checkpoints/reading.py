@@ -63,8 +63,7 @@ _torch_lock = threading.Lock()
 
 
 class Inert(type):
-    """The type of classes that torch accepts as something it may fill with items, build and
-    call."""
+    """The type of classes that torch accepts to fill with items, to build and to call."""
 
     def __eq__(cls, other: object) -> bool:
         # torch compares dict with what it fills, and its list of types with what it calls

@@ -21,9 +21,10 @@ class Report:
         dropped: their name -> the reason.
         missing: our name -> its shape: not in the file, so untrained.
         unexpected: their names that are unknown.
-        notes: what was assumed or changed, for the user. assumed: the notes that nothing in the
-            checkpoint confirms, each with the options that set it. warnings: the notes that report
-            a loss.
+        notes: what was assumed or changed, for the user.
+        assumed: the notes that nothing in the checkpoint confirms, each with the options that set
+            it.
+        warnings: the notes that report a loss.
         problems: why the checkpoint cannot be loaded; empty if it can.
     """
 

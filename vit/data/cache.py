@@ -1,7 +1,9 @@
-"""Images from any source, decoded once, at one size, into a memory-mapped file. The file is an
-.npy: the pixels, uint8 (N, 3, h, w), in the order of the source. After them, where NumPy does not
-read, stands a JSON record: the key of the source images, and the other fields of an `ImageSet`. The
-images need not fit in memory: the system reads a batch's rows from disk, and drops them.
+"""Images from any source, decoded once, at one size, into a memory-mapped file.
+
+The file is an .npy: the pixels, uint8 (N, 3, h, w), in the order of the source. After them, where
+NumPy does not read, stands a JSON record: the key of the source images, and the other fields of an
+`ImageSet`. The images need not fit in memory: the system reads a batch's rows from disk, and drops
+them.
 """
 
 from __future__ import annotations
@@ -61,9 +63,9 @@ def cached(
     Args:
         path: the cache file.
         shaping: what determines the pixels, beside the size: the source images, and how they are
-            decoded; None if unknown: then the file has no name, and is gone with its images. count:
-            number of source images. sizes: of some source images; read only if `size` is to be
-            chosen.
+            decoded; None if unknown: then the file has no name, and is gone with its images.
+        count: number of source images.
+        sizes: of some source images; read only if `size` is to be chosen.
         decode: ((h, w), remarks) -> all images, in order. Its remarks on images become notes, with
             the number of images.
         image_size: (H, W) of the model's input.

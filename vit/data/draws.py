@@ -311,6 +311,7 @@ def beta(alpha: float, count: int, generator: Generator) -> Tensor:
 
 def derive_seed(seed: int, purpose: str, number: int) -> int:
     """Hash a seed, a purpose ("order", "augment", "mask", ...) and a step or epoch into 63 bits.
+
     Neighbouring seeds, purposes and numbers are therefore unrelated.
     """
     digest = hashlib.blake2b(f"{seed}/{purpose}/{number}".encode(), digest_size=8).digest()

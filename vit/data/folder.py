@@ -101,8 +101,7 @@ def load_folder(
 def _notes_on_unused(
     root: Path, unused: list[str], splits: Collection[str], class_names: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Return lines on the files that are left out, by class, and on classes that have no other
-    files."""
+    """Return lines on the files left out, by class, and on classes without other files."""
     training = root / next(iter(splits))
     # the suffixes of a folder's files: of a class, of another folder as a whole
     suffixes: defaultdict[Path, list[str]] = defaultdict(list)

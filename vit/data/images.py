@@ -1,6 +1,7 @@
-"""Choose images of a data set: some held out, a fraction of every class, a few of many. Whether an
-image is held out depends on the hash of its pixels alone: when others are added, removed or
-renamed, it stays on its side, and copies of one image are on one side.
+"""Choose images of a data set: some held out, a fraction of every class, a few of many.
+
+Whether an image is held out depends on the hash of its pixels alone: when others are added, removed
+or renamed, it stays on its side, and copies of one image are on one side.
 """
 
 from __future__ import annotations
@@ -95,8 +96,9 @@ def hold_out(
 def lowest_of_classes(
     image_hashes: Tensor, labels: Tensor, count: int, purpose: str, seed: int
 ) -> Tensor:
-    """Choose images in proportion to the classes, in each class those with the lowest places. Each
-    class gives at least one, while they suffice. A larger choice includes every smaller one.
+    """Choose images in proportion to the classes, in each class those with the lowest places.
+
+    Each class gives at least one, while they suffice. A larger choice includes every smaller one.
 
     Args:
         image_hashes, labels: int64 (N,), as in `ImageSet`.

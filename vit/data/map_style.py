@@ -105,8 +105,9 @@ def _with_class_names(images: ImageSet, class_names: tuple[str, ...], split: str
 
 
 def _columns(dataset: Any) -> list[Columns]:
-    """Return for each item the data set that declares its classes. That is the data set itself or,
-    for torch's `Subset` and `ConcatDataset`, a part of it.
+    """Return for each item the data set that declares its classes.
+
+    That is the data set itself or, for torch's `Subset` and `ConcatDataset`, a part of it.
     """
     features = getattr(dataset, "features", None)
     class_names = getattr(dataset, "classes", None)
@@ -158,9 +159,10 @@ def _class_names(columns: list[Columns]) -> tuple[str, ...]:
 
 
 def _shaping(dataset: Any, columns: list[Columns], class_names: tuple[str, ...]) -> object:
-    """Return a value that changes with the images of a data set; None without one. Hugging Face's
-    data sets have a fingerprint. A user's own class may pass on that of a data set that it wraps
-    and whose items it changes.
+    """Return a value that changes with the images of a data set; None without one.
+
+    Hugging Face's data sets have a fingerprint. A user's own class may pass on that of a data set
+    that it wraps and whose items it changes.
     """
     fingerprint = getattr(dataset, "_fingerprint", None)
     if type(dataset).__module__.partition(".")[0] != "datasets" or not fingerprint:

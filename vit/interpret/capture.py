@@ -181,8 +181,7 @@ class AttentionMaps:
         )
 
     def _end_pass(self, *_: Any) -> None:
-        """Forget the maps; hand out those that waited until they were known to be the last
-        layers."""
+        """Forget the maps; hand out those held until known to be from the last layers."""
         if self._consume is not None and self._kept:
             for layer, weights in self.weights.items():
                 self._consume(layer, weights)

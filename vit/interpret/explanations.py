@@ -1,5 +1,4 @@
-"""Relevance and LeGrad, which show what a result depends on; and tests of whether such a map is
-faithful.
+"""Relevance and LeGrad show what a result depends on; deletion and insertion test such maps.
 
 Letters: B images, h heads, N tokens (prefix tokens, then patches), D width, S steps.
 """
@@ -150,8 +149,7 @@ def _parts_of_lists(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def _blocks_of(listed: dict[str, nn.Module], maps: AttentionMaps) -> dict[int, nn.Module]:
-    """Return the layer that holds each attention: the outermost part of a list that is one step of
-    tokens."""
+    """Return the layer that holds each attention: the outermost list part that is one step."""
     blocks: dict[int, nn.Module] = {}
     for name, part in listed.items():
         layers = enumerate(f"{layer}." for layer in maps.names)

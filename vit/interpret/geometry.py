@@ -128,9 +128,10 @@ class Geometry:
 
 
 def usual_query(encoder: Any) -> str | tuple[int, int]:
-    """Return the query token in one of our encoders, if none is named. It is what the output
-    depends on: "mean" over the patches for a classifier with average pooling, else "cls"; without a
-    class token, the patch (row, column) in the middle.
+    """Return the query token in one of our encoders, if none is named.
+
+    It is what the output depends on: "mean" over the patches for a classifier with average pooling,
+    else "cls"; without a class token, the patch (row, column) in the middle.
     """
     if encoder.config.num_classes and encoder.config.global_pool == "avg":
         return "mean"

@@ -191,8 +191,9 @@ def class_relevance(
 
 
 def reconstruction_relevance(subject: ModelWithImages) -> Panels:
-    """Return by `relevance` what a reconstructed patch depends on: one patch per image. The score
-    is minus the patch's squared error; relevance is a fraction of all input tokens'.
+    """Return by `relevance` what a reconstructed patch depends on: one patch per image.
+
+    The score is minus the patch's squared error; relevance is a fraction of all input tokens'.
 
     Args:
         subject: under a mask, its model with a decoder.

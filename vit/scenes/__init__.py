@@ -1,11 +1,14 @@
-"""Drawn images of ten classes, made without a download, with the part of every pixel. An image is a
-pure function of (seed, index): every random number is a hash of (seed, index, name of the draw),
-and only integers and correctly rounded float operations are used, so any batch on any machine gives
-the same image. Which parts occur together is known, so a study can measure whether attention and
-embeddings learn it: a wheel always comes with a road, a hull with water, a leg with grass. A part
-shared by several classes looks the same in all of them. Look-alikes are the controls: the ball in
-the grass and the buoy in the water are drawn by the wheel's own code, in its colours and sizes, but
-never in an image with a wheel or a road.
+"""Drawn images of ten classes, made without a download, with the part of every pixel.
+
+An image is a pure function of (seed, index): every random number is a hash of (seed, index, name of
+the draw), and only integers and correctly rounded float operations are used, so any batch on any
+machine gives the same image.
+
+Which parts occur together is known, so a study can measure whether
+attention and embeddings learn it: a wheel always comes with a road, a hull with water, a leg with
+grass. A part shared by several classes looks the same in all of them. Look-alikes are the controls:
+the ball in the grass and the buoy in the water are drawn by the wheel's own code, in its colours
+and sizes, but never in an image with a wheel or a road.
 """
 
 from __future__ import annotations

@@ -226,8 +226,7 @@ def pond_scene(canvas: Canvas, dice: Dice) -> Ground:
 
 
 def foreground(canvas: Canvas, dice: Dice, ground: Ground) -> None:
-    """Paint the foreground, over a little of the object: waves, blades of grass, a ball or a
-    buoy."""
+    """Paint the foreground, over a part of the object: waves, grass, a ball or a buoy."""
     rows = canvas.y[..., None]  # (1, samples, 1)
 
     # always waves, with foam along their upper edge

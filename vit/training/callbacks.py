@@ -118,8 +118,7 @@ class Validation(Callback):
 
 
 class Snapshots(Callback):
-    """Keeps snapshots: the weights, or their average, at some steps, in half precision. Films and
-    `vit explore` show them.
+    """Keeps snapshots: the weights, or their average, at some steps, in half precision.
 
     Args:
         folder: gets a folder per snapshot.

@@ -103,8 +103,7 @@ class Distributed:
 
     @contextmanager
     def using_all_cores(self) -> Iterator[None]:
-        """Within the block, compute with the CPU threads of all processes: the others have
-        ended."""
+        """Compute within the block with the CPU threads of all processes; the others have ended."""
         threads = torch.get_num_threads()
         of_all = min(threads * self.local_world_size, usable_cores())
         torch.set_num_threads(max(threads, of_all))
@@ -175,8 +174,7 @@ def _gather(values: Tensor, place: Tensor) -> Tensor:
 
 
 class _Sum(torch.autograd.Function):
-    """The sum over all processes. All compute with it, so its gradient is the sum of their
-    gradients."""
+    """The sum over all processes, which all use: its gradient is the sum of theirs."""
 
     @staticmethod
     def forward(ctx: object, values: Tensor) -> Tensor:
@@ -229,8 +227,9 @@ def _number(name: str, usual: int) -> int:
 
 
 def _meet(place: Distributed) -> dist.Store:
-    """Wait for the other processes, and return the store through which all communicate. Processes
-    that this one starts do not belong to them.
+    """Wait for the other processes, and return the store through which all communicate.
+
+    Processes that this one starts do not belong to them.
     """
     until = time.monotonic() + MEETING.seconds
     try:

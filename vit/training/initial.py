@@ -32,7 +32,9 @@ def initial_model(
     Args:
         config: all settings; for a `loaded` model, they decide drop path and pooling.
         data: the training data.
-        loaded: what `model.init` names, from `vit.load_model`; it stays unchanged. Returns:
+        loaded: what `model.init` names, from `vit.load_model`; it stays unchanged.
+
+    Returns:
         The model, with the encoder of `loaded` and whatever else fits (`Objective.take_over`). The
         normalisation of its input: that of `loaded`, or of the training images. Notes on both. The
         `vit.weights.checkpoint_hash` of `loaded`; "" for random weights.
@@ -82,8 +84,7 @@ def initial_model(
 
 
 def architecture_of(model: Model) -> dict[str, Any]:
-    """Return the values of the section `model` for a model: its encoder, and the size of a
-    decoder."""
+    """Return a model's values for the section `model`: its encoder, and a decoder's size."""
     values = {
         name: value for name, value in model.encoder.config if name in ModelConfig.model_fields
     }

@@ -31,9 +31,10 @@ def train_and_save(
     checkpoints: Path,
     stopping: Callable[[], object] = lambda: False,
 ) -> None:
-    """Make all remaining steps; the main process saves checkpoints. It does so every
-    `run.save_every` steps, before the learning rate decays, at the end, and when the run is
-    stopped.
+    """Make all remaining steps; the main process saves checkpoints.
+
+    It does so every `run.save_every` steps, before the learning rate decays, at the end, and when
+    the run is stopped.
 
     Args:
         callbacks: of this process; they are closed at the end.
@@ -81,8 +82,7 @@ def save(run: Run, callbacks: Sequence[Callback], checkpoints: Path) -> None:
 
 
 def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
-    """Train `run` from its present step to its end, and yield after every step, with `run` up to
-    date.
+    """Train `run` from its present step to its end; after every step, update it and yield.
 
     Every batch, its augmentation and its masks depend only on (seed, step): see `vit.data.draws`.
     Every process draws the whole batch, and computes its own rows.

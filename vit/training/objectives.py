@@ -77,8 +77,7 @@ class Objective(nn.Module):
 
     @classmethod
     def take_over(cls, model: Model, loaded: Model, data: Dataset) -> str:
-        """Copy the parts after the encoder from a loaded checkpoint, where they fit; report which
-        do."""
+        """Copy the parts after the encoder from a loaded checkpoint, if they fit; report which."""
         return "its encoder is kept"
 
     @property
@@ -103,8 +102,7 @@ class Objective(nn.Module):
     def forward(
         self, images: Tensor, targets: Tensor | None, draws: Draws
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss, and metrics by name: means over the images; the same metrics in every
-        step.
+        """Return the loss and metrics by name, means over the images; the names never change.
 
         It is a pure function of its arguments and the weights; a batch may come in parts, unless
         the loss compares images.
@@ -282,8 +280,7 @@ class Classify(Objective):
         return step < self.whole_from and self.config.classify.drop_patches > 0
 
     def targets(self, labels: Tensor, draws: Draws) -> Tensor:
-        """Return each image's distribution over the classes, blended like the image: float32 (B,
-        K)."""
+        """Return each image's class distribution, blended like the image: float32 (B, K)."""
         image_labels = labels[draws.indices]
         # without mixing, each image is its own partner
         partner_labels = image_labels

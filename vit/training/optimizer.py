@@ -99,10 +99,12 @@ def make_optimizer(
 
 
 class AveragedWeights(nn.Module):
-    """The exponential moving average of a model's weights, initial weights included. The decay is
-    min(decay, step / (9 + step)), so that the initialisation is soon forgotten (averaging: Polyak &
-    Juditsky 1992). Unlike torch's `AveragedModel`, it keeps no count on the device, which every
-    step on a GPU would wait for. `module` is a copy of the model, with the average as its weights.
+    """The exponential moving average of a model's weights, initial weights included.
+
+    The decay is min(decay, step / (9 + step)), so that the initialisation is soon forgotten
+    (averaging: Polyak & Juditsky 1992). Unlike torch's `AveragedModel`, it keeps no count on the
+    device, which every step on a GPU would wait for. `module` is a copy of the model, with the
+    average as its weights.
     """
 
     module: nn.Module

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 
 class StopRequests:
-    """A context manager for signals: they set a flag in a `deferred` block, and raise `Stopped`
-    elsewhere.
+    """A context manager: signals set a flag in a `deferred` block, and raise `Stopped` elsewhere.
 
     Once the flag is set, SIGINT has Python's own handler. Only the main thread gets signals:
     elsewhere this does nothing.

@@ -146,8 +146,9 @@ class Run:
         )
 
     def save(self, folder: Path, callback_states: dict[str, Any] | None = None) -> None:
-        """Save a checkpoint of this step (see `vit.training.run_folder` for which are kept). The
-        states of callbacks are by default those with which the run resumed.
+        """Save a checkpoint of this step (see `vit.training.run_folder` for which are kept).
+
+        The states of callbacks are by default those with which the run resumed.
         """
         # the objective's own modules and buffers, without the model, which has its own key
         objective = self.objective.state_dict().items()

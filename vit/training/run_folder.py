@@ -1,9 +1,11 @@
-"""The folder that a run writes: locked, never overwritten; and the run's checkpoints in it. The
-last two checkpoints are kept, and the one from which a run can become longer. A checkpoint is an
-ordinary torch file of tensors and plain values (read with `weights_only=True`). torch.load checks
-nothing: a flipped bit becomes a wrong weight. So the zip comment, which torch and zip readers skip,
-holds the file's SHA-256, and it is compared before anything is read. (Zip's own checksums leave out
-its directory, where a flipped bit moves a tensor.)
+"""The folder that a run writes: locked, never overwritten; and the run's checkpoints in it.
+
+The last two checkpoints are kept, and the one from which a run can become longer.
+
+A checkpoint is an ordinary torch file of tensors and plain values (read with `weights_only=True`).
+torch.load checks nothing: a flipped bit becomes a wrong weight. So the zip comment, which torch and
+zip readers skip, holds the file's SHA-256, and it is compared before anything is read. (Zip's own
+checksums leave out its directory, where a flipped bit moves a tensor.)
 """
 
 from __future__ import annotations
@@ -51,9 +53,10 @@ def step_of(path: Path) -> int:
 
 
 def save_state(folder: Path, step: int, state: dict[str, Any], kept: int = 0) -> Path:
-    """Save the `state` of step `step` as a checkpoint, then remove all earlier ones but the last,
-    and that of step `kept`. A kill at any point, or a full disk, leaves the earlier checkpoints and
-    either a whole new one or none.
+    """Save the `state` of a step as a checkpoint; keep the one before it and that of step `kept`.
+
+    A kill at any point, or a full disk, leaves the earlier checkpoints and either a whole new one
+    or none.
     """
     # the zip file ends with the length of its comment, two bytes, which `_tail` writes anew
     buffer = io.BytesIO()
@@ -113,8 +116,9 @@ def load_latest_state(folder: Path, last: float = math.inf) -> dict[str, Any] | 
 def find_state(
     folder: Path, config: Config, data: Dataset, dist: Distributed = SINGLE
 ) -> dict[str, Any] | None:
-    """Return the newest undamaged checkpoint in `folder`; None if nothing has been saved yet. With
-    another `train.epochs`, it is the newest that a run of that length would have had. The main
+    """Return the newest undamaged checkpoint in `folder`; None if nothing has been saved yet.
+
+    With another `train.epochs`, it is the newest that a run of that length would have had. The main
     process reads it for all. A checkpoint of other data or settings is refused.
     """
     state = dist.broadcast_from_main(lambda: load_latest_state(folder))

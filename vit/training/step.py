@@ -115,8 +115,7 @@ class Callback:
         """Called before a checkpoint is saved: flush to disk whatever belongs to it."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that another process needs to continue: tensors on the CPU and plain
-        values."""
+        """Return all that another process needs to continue: CPU tensors and plain values."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:

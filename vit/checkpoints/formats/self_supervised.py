@@ -73,8 +73,9 @@ def mae_hints(source: Source) -> dict[str, Any]:
 
 
 def fine_tuned_hints(source: Source) -> dict[str, Any]:
-    """Read the saved command line, and the part of an image that MAE's code evaluates. That is 224
-    of 256 pixels, or all of larger images.
+    """Read the saved command line, and the part of an image that MAE's code evaluates.
+
+    That is 224 of 256 pixels, or all of larger images.
     """
     # RETFound's code is MAE's with another model, whose published classifiers are large
     hints = mae_hints(source)
@@ -169,6 +170,7 @@ DINOV2 = Format(
 
 def moco_hints(source: Source) -> dict[str, Any]:
     """Recognise MoCo v3's files by their two encoders or by the fixed positions of its classifiers.
+
     Their table is zero for the class token, as no learned one is. Its "vit_small" has another
     number of heads than others.
     """

@@ -32,8 +32,7 @@ def describes_itself(source: Source) -> bool:
 
 
 def timm_hints(source: Source) -> dict[str, Any]:
-    """Read the description of the model, if there is one: timm's config.json, or the model in
-    memory."""
+    """Read the model's description, if there is one: timm's config.json, or the model itself."""
     hints: dict[str, Any] = {}
     if describes_itself(source):
         from vit.checkpoints.formats import timm_models  # with timm: takes seconds to import

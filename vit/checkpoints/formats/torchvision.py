@@ -32,8 +32,7 @@ OUTSIDE_BLOCKS = table("""
 
 
 def torchvision_hints(source: Source) -> dict[str, Any]:
-    """Distinguish the published files by their sizes, which alone show how each prepares its
-    images."""
+    """Distinguish the published files by size; nothing else shows how they prepare images."""
     # patch kernels (D, C, p, p), position table (1, 1 + L, D), MLP
     width, _, patch_size, _ = _shape(source, "conv_proj.weight")
     _, length, _ = _shape(source, "encoder.pos_embedding")
