@@ -13,9 +13,9 @@ REFUSED = [
     for phrases in re.findall(r"^\|[^|]*\|([^|]*)\|$", TABLE, re.MULTILINE)[2:]
     for phrase in phrases.split(",")
 ]
-# code, the targets of links, and tags
+# code, the names of arguments, the targets of links, and tags
 CODE = re.compile(
-    r"^```.*?^```|`[^`]+`|\]\([^)]*\)|<(style|script|code|pre)\b.*?</\1>|<[^>]*>|{[{%#].*?[}%#]}",
+    r"^```.*?^```|`[^`]+`|^ +\w+(?=: )|\]\([^)]*\)|<(style|script|code|pre)\b.*?</\1>|<[^>]*>|{[{%#].*?[}%#]}",
     re.MULTILINE | re.DOTALL,
 )
 
