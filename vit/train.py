@@ -129,8 +129,7 @@ def carry_out(
 ) -> Run:
     """Carry out a parsed command line, up to the run's `summary`, which is not written yet.
 
-    The contexts `folder` and `stop` are entered; train, test, callbacks and init are those of
-    `fit`.
+    `folder` and `stop` are entered; train, test, callbacks and init are those of `fit`.
     """
     with init_distributed(command.config) as dist:
         # Set up
