@@ -302,7 +302,7 @@ class VisionTransformer(nn.Module):
         return self.encode(self.patchify(images), mask, drop_path)
 
     def pool(self, tokens: Tensor) -> Tensor:
-        """Return features (B, D) by `global_pool`: the class token, or the mean over the patches."""
+        """Return features (B, D) by `global_pool`: the class token or the mean over patches."""
         if self.reads_class_token:
             return tokens[:, 0]
         return tokens[:, self.num_prefix_tokens :].mean(dim=1)
