@@ -30,8 +30,8 @@ from vit.weights import checkpoint_hash
 READ = ("every_layer", "labels", "holdout", "knn_images", "seeds", "flip")
 """Options of the measurements; each reads those that concern it."""
 FEW_LABELS = (
-    "this model has been taught classes, perhaps with more labels: it does not show what these few"
-    " give"
+    "this model was fine-tuned on classes, perhaps with more labels: this is not what these few"
+    " labels give"
 )
 RESULTS = "results.json"
 PICTURES = ("confusion.png", "reliability.png", "mistakes.png")
@@ -45,7 +45,7 @@ def run(options: Namespace) -> int:
     if out is not None:
         require_folder(out)
         if RunFiles(out).summary.exists() or RunFiles(out).config.exists():
-            message = f"{out} is a run with its own pictures; name e.g. {out / 'evaluation'}"
+            message = f"{out} is a run with its own figures; name e.g. {out / 'evaluation'}"
             raise ConfigError(f"--out: {message}")
         require_free([out / name for name in (RESULTS, *PICTURES)], options.overwrite)
         refuse_among_images(out, options.data)
@@ -147,7 +147,7 @@ def print_results(results: Mapping[str, Any], data: Dataset) -> None:
 
 
 def write_results(out: Path, results: dict[str, Any], data: Dataset) -> None:
-    """Write results.json and the pictures into a folder."""
+    """Write results.json and the figures into a folder."""
     make_folder(out)
     names = [RESULTS]
     # the model's own head counts more than a probe
@@ -157,7 +157,7 @@ def write_results(out: Path, results: dict[str, Any], data: Dataset) -> None:
         caption = f"{Path(results['checkpoint']).name} · {data.name}, {data.tested} · {label}"
         names += draw_classification(scores[method][0], data.test, out, caption)
 
-    # Other pictures belong to the results that are replaced
+    # Other figures belong to the results that are replaced
     if (out / RESULTS).exists():
         for name in set(PICTURES) - set(names):
             (out / name).unlink(missing_ok=True)
@@ -166,7 +166,7 @@ def write_results(out: Path, results: dict[str, Any], data: Dataset) -> None:
 
 
 def knows_classes(model: Model, data: Dataset) -> bool:
-    """Return whether a model was taught as many classes as this data has, perhaps with its labels.
+    """Return whether a model was fine-tuned on as many classes as this data has, perhaps its own.
 
     The head of its checkpoint counts even if loading left it out.
     """
@@ -180,6 +180,6 @@ def knows_classes(model: Model, data: Dataset) -> bool:
     if isinstance(names, dict):
         counts.append(len(names))
 
-    # Data without classes cannot have been taught
+    # No model was fine-tuned on data without classes
     classes = len(data.test.class_names)
     return classes > 0 and classes in counts

@@ -127,7 +127,7 @@ def grid_distances(grid_size: tuple[int, int], device: torch.device) -> Tensor:
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """Pictures of a reconstruction, all float32 (B, C, H, W) from 0 to 1.
+    """The images of a reconstruction, all float32 (B, C, H, W) from 0 to 1.
 
     Attributes:
         original: the input.
@@ -147,7 +147,7 @@ class Reconstruction:
 def reconstruct(
     model: MaskedAutoencoder, images: Tensor, normalize: Normalization, mask: Mask, compute: Compute
 ) -> Reconstruction:
-    """Reconstruct the masked patches of some images, as pictures.
+    """Reconstruct the masked patches of some images, as images to look at.
 
     A model that predicts normalised patches does not predict their brightness and contrast. Taking
     the true patch's would be cheating, so they are estimated from the visible patches, weighted by
