@@ -259,7 +259,7 @@ class Experiment:
         waited: seconds of training done now.
         checkpoint: the model to look at; None: train.
         left_out: what was asked for but needs other trainings than the checkpoint's.
-        measured_on: names of the images that results to be replaced are of, by content hash; others
+        measured_on: names of the images that results to be replaced are of, by image hash; others
             are refused.
     """
 

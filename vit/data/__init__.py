@@ -177,9 +177,9 @@ class Dataset:
 
     @property
     def description(self) -> str:
-        """Name, counts and content hash on one line."""
+        """Name, counts and image hash on one line."""
         counts = f"{len(self.train):,} training and {self.tested}"
-        return f"{self.name}: {counts}, content hash {self.content_hash}"
+        return f"{self.name}: {counts}, image hash {self.content_hash}"
 
     @property
     def tested_on(self) -> str:
@@ -215,7 +215,7 @@ class Dataset:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Name, source, counts and content hashes in plain values, as runs record them."""
+        """Name, source, counts and image hashes in plain values, as runs record them."""
         # two hashes: of these images, and of those before `val_size` and `labels`
         return {
             "name": self.name,

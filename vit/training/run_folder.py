@@ -126,7 +126,7 @@ def find_state(
         return None
     if state["data_content_hash"] != data.content_hash:
         raise RunError(
-            "the training data has changed since this run began: its content hash was "
+            "the training data has changed since this run began: its image hash was "
             f"{state['data_content_hash']} and is now {data.content_hash}; "
             "start another run with --out"
         )
