@@ -39,7 +39,7 @@ REFUSED = {
         ("classifier images --method reconstruction", "this model has no decoder"),
         ("mae images --method linear --labels 0.01", "of 1 training images are held out"),
         ("mae images --seeds 1,2,1", "'1,2,1' cannot be used; each seed once"),
-        ("mae images --out begun", "is a run with its own pictures; name e.g. begun/evaluation"),
+        ("mae images --out begun", "is a run with its own figures; name e.g. begun/evaluation"),
         ("mae images/train/red --method knn", "has no labels"),
         ("mae album --method knn", "has one class"),
     ],

@@ -284,7 +284,7 @@ def test_images_that_are_in_both_splits_are_counted_in_one_line(tmp_path):
         save_images(root / "test" / "a", pixels[10 - shared : 16 - shared])
         data = load(root)
         assert data.facts["test_images_in_train"] == shared_images(data) == shared
-        notes = [note for note in data.facts["notes"] if "training images too" in note]
+        notes = [note for note in data.facts["notes"] if "also training images" in note]
         assert [note.partition(" of ")[0] for note in notes] == ["2"] * (shared > 0)
 
 
