@@ -23,8 +23,8 @@ def test_every_row_is_a_line_with_its_baselines_and_protocol():
         ("loss on masked patches", "0.5000", "grid mask"),
         ("classifier accuracy", "100% (4 of 4)", ""),
         ("expected calibration error", "2%", ""),
-        ("nearest-neighbour accuracy", "25.00% ± 0.87%", "raw pixels 12.50%, an untrained network 20.00%; k 20"),
-        ("nearest-neighbour accuracy", "50.00% ± 1.00%", "whitened"),
+        ("k-NN accuracy", "25.00% ± 0.87%", "raw pixels 12.50%, an untrained network 20.00%; k 20"),
+        ("k-NN accuracy", "50.00% ± 1.00%", "whitened"),
         ("linear probe of frozen features", "50.00% ± 1.00% over 2 seeds", "layer 1, 2"),
     ]  # fmt: skip
     # the first row of a method is the usual one

@@ -619,8 +619,8 @@ class TrainConfig(Settings):
     epochs: Positive = 100
     """number of passes over the training images"""
     batch_size: Positive = 256
-    """images per step, over all processes; the remainder of an epoch is a smaller batch, or with
-    reconstruct.contrast left out"""
+    """images per step, over all processes; the last batch of an epoch may be smaller;
+    with reconstruct.contrast it is dropped"""
     seed: NonNegative = 0
     """seed of initialisation, data order, augmentation and masks"""
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
@@ -658,7 +658,7 @@ class RunConfig(Settings):
     """number of copies of the weights to keep for `vit explore --snapshots`, in half precision,
     more of them early in the run"""
     dynamics_every: NonNegative = 0
-    """record gradient size and movement of every weight matrix each N steps (and at steps 1, 2, 4,
+    """record gradient size and movement of every weight matrix every N steps (and at steps 1, 2, 4,
     8, ... before the first); 0: off"""
     val_every: NonNegative = 0
     """epochs between measurements on the held-out images (data.val_size), for the curves; 0: only

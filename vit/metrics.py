@@ -74,7 +74,7 @@ MEASURES = {
         "error", "expected calibration error", "calibration error"
     ),
     ("head", "cross_entropy"): Measure("loss", "cross-entropy", "cross-entropy"),
-    ("knn", "accuracy"): Measure("accuracy", "nearest-neighbour accuracy", "neighbours"),
+    ("knn", "accuracy"): Measure("accuracy", "k-NN accuracy", "k-NN"),
     ("linear", "accuracy"): Measure("accuracy", "linear probe of frozen features", "linear probe"),
 }
 """The measures shown for each method, in this order."""

@@ -38,9 +38,9 @@ mask: {ratio: 0.6}
 train: {epochs: 20}
 ```
 
-The command line wins over the file of `--config`, and the file over the defaults below.
-`vit train --print_config` prints all settings as a file. Each name has its section: what is
-`mask_ratio` or `batch_size` elsewhere is `mask.ratio` or `train.batch_size` here."""
+The command line overrides the file of `--config`, and the file overrides the defaults below.
+`vit train --print_config` prints all settings as a file. Each name has its section:
+`mask_ratio` and `batch_size` of other programs are called `mask.ratio` and `train.batch_size`."""
 COMMANDS_HEAD = """# Commands
 
 `vit COMMAND --help` prints the same. `python -m vit` is `vit`, and `python train.py` is

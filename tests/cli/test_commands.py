@@ -114,7 +114,7 @@ def test_models_says_what_comes_with_the_package(tmp_path, monkeypatch, called, 
     )
     for row, parts in zip(done.stdout.splitlines()[1:3], (
         ("a ", "width 16 x 2 layers, patch 4 x 4, image 8 x 16, decoder 16 x 1", "noise",
-         "loss 0.5022, linear probe 61.20%, neighbours 50.00%"),
+         "loss 0.5022, linear probe 61.20%, k-NN 50.00%"),
         ("b ", "image 8 x 8, 3 classes", "odd \\x1b[2Jname", "93.12% on held-out training images"),
     ), strict=True):  # fmt: skip
         for part in parts:

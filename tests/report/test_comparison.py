@@ -109,7 +109,7 @@ def test_a_probe_is_shown_if_it_saw_the_runs_weights_images_and_labels(tmp_path)
     probed = finished(tmp_path / "probed", linear=0.61)
     rows = compared(probed, finished(tmp_path / "not", train__epochs=3))
     assert [row["linear probe"] for row in rows] == ["61.00%", ""]
-    assert {"neighbours", "loss"}.isdisjoint(rows[0])
+    assert {"k-NN", "loss"}.isdisjoint(rows[0])
     path = probed / "probe" / "results.json"
     results = json.loads(path.read_text())
     for change in (
@@ -183,7 +183,7 @@ def test_runs_of_the_version_before_are_read(tmp_path):
     summary |= {"test_loss": 0.5, "test_loss_of_baselines": guesses, "neighbours": neighbours}
     (run / "summary.json").write_text(json.dumps(summary))
     (row,) = compared(run)
-    assert (row["loss"], row["neighbours"]) == ("0.5000", "25.00%")
+    assert (row["loss"], row["k-NN"]) == ("0.5000", "25.00%")
     scores = read_finished(run).scores
     assert scores["reconstruction"][0]["baselines"] == guesses
     assert scores["knn"][0]["baselines"] == {"raw_pixels": 0.125}

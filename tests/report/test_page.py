@@ -225,7 +225,7 @@ def test_evaluations_below_the_run_are_taken_in_and_others_told_of(copied):
     page = read(copied)
     rows = [tuple(row[:2]) for row in page.rows]
     for row in (
-        ("nearest-neighbour accuracy", "43% ± 2%"),
+        ("k-NN accuracy", "43% ± 2%"),
         ("linear probe of frozen features", "54% ± 1% over 2 seeds"),
         ("loss on masked patches", "0.6789"),
     ):

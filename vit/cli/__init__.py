@@ -14,11 +14,11 @@ from vit.runs import __version__
 
 HELP = """usage: vit COMMAND ...
 
-       vit explore vit-tiny-p4-cifar10 scenes     # writes page.html
+       vit explore vit-tiny-p4-cifar10 --data scenes      # writes page.html
        vit train --config folder --data my_images --out runs/mine
 
 Train small vision transformers, and look inside any of them. `vit COMMAND --help` lists the options
-of a command. With --debug, an error shows its traceback. The pages begin at docs/README.md."""
+of a command. With --debug, an error shows its traceback. Documentation: docs/README.md."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 from vit.cli.outputs import aligned, print_json
 from vit.errors import one_line
-from vit.metrics import MEASURES, read_scores, usual_scores
+from vit.metrics import MEASURES, read_scores
 from vit.pretrained import shipped, shipped_models
 
 COLUMNS = ("name", "what it is", "parameters", "MB", "trained on", "scores")
@@ -66,11 +66,13 @@ def best_scores(figures: dict[str, Any], data: str) -> Iterator[str]:
     documents.append(figures)
     for method, key in BEST:
         for document in documents:
-            value = usual_scores(read_scores(document)).get((method, key))
-            if value is None:
+            usual = next(iter(read_scores(document).get(method, [])), {})
+            if usual.get(key) is None:
                 continue
             measure = MEASURES[method, key]
-            text = f"{measure.short} {measure.write(value)}"
+            text = f"{measure.short} {measure.write(usual[key])}"
+            if "ratio" in usual:
+                text += f" ({usual['ratio']:.0%} masked)"
             # A score on other images than test images names them
             images = document.get("tested_on", "test images")
             if images != "test images":

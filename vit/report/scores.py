@@ -24,7 +24,7 @@ Bar = tuple[str, str, str]
 METHODS = {
     "head": ("accuracy", "Accuracy: higher is better"),
     "reconstruction": ("loss", "Loss on masked patches: lower is better"),
-    "knn": ("accuracy", "Nearest-neighbour accuracy: higher is better"),
+    "knn": ("accuracy", "k-NN accuracy: higher is better"),
 }
 """The methods that a page shows: the measure that has baselines, and a caption."""
 
