@@ -17,6 +17,11 @@ L2_GRID = tuple(10.0**power for power in range(-1, -6, -1))
 """L2 strengths to try, strongest first; each fit starts from the one before."""
 MOST_STEPS = 1000
 """Steps of L-BFGS at the most."""
+LEAST_REGULARISATION = 0.1
+"""Least strength to try times the number of images; 1 is what scikit-learn's C = 1 gives.
+
+On few images, less only makes a fit long: it separates them, and the weights grow.
+"""
 TOLERANCE = 1e-2
 """The gradient's norm at convergence, as a share of that of the regularisation alone."""
 
@@ -101,6 +106,18 @@ def fit_probe(
     return ((scaled @ inverse_root).detach(), bias.detach()), converged
 
 
+def fit_inputs(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
+    """Standardise features (N, D) and (M, D) for `fit_probe`; of few images, in their own span.
+
+    The optimal weights lie in it, and among N < D coordinates a step is cheap.
+    """
+    train, test = standardised(train, test)
+    if len(train) < train.shape[1]:
+        basis = torch.linalg.qr(train.double().T).Q  # (D, N)
+        return train.double() @ basis, test.double() @ basis
+    return train, test
+
+
 def logits_of(probe: tuple[Tensor, Tensor], features: Tensor) -> Tensor:
     """Map standardised features (N, D) to a probe's logits (N, classes)."""
     weight, bias = probe
@@ -125,7 +142,8 @@ def linear_probe(
         labels: of the training images.
         held_out: bool (N,), training images to choose by, which only the final fit uses.
         classes: their number, including classes without a label here.
-        strengths: to choose from, strongest first.
+        strengths: to choose from, strongest first; all too weak for LEAST_REGULARISATION are left
+            out.
 
     Returns:
         The test images' logits (M, classes), from a probe fitted to all training images; and how it
@@ -138,11 +156,14 @@ def linear_probe(
             "some must be, and not all: use more labels, or --method knn"
         )
 
+    least = LEAST_REGULARISATION / int((~held_out).sum())
+    strengths = tuple(strength for strength in strengths if strength >= least) or strengths[:1]
+
     # the best strength of each layer, by accuracy; each fit starts from the one before
     best: list[tuple[float, float]] = []
     fits = work_bar("linear probe", len(train) * len(strengths) + 1, " fits")
     for features in train:
-        fitting, choosing = standardised(features[~held_out], features[held_out])
+        fitting, choosing = fit_inputs(features[~held_out], features[held_out])
         results = []
         probe = None
         for strength in strengths:
@@ -154,7 +175,7 @@ def linear_probe(
     # the best layer, the first of equals, fitted to all training images
     layer = max(range(len(best)), key=lambda index: best[index][0])
     strength = best[layer][1]
-    fitting, testing = standardised(train[layer], test[layer])
+    fitting, testing = fit_inputs(train[layer], test[layer])
     probe, converged = fit_probe(fitting, labels, classes, strength)
     fits.close()
     return logits_of(probe, testing), {
