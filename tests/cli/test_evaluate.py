@@ -1,6 +1,7 @@
 """`vit evaluate` writes the scores that each method computes by itself."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from tiny import CPU, NORMALIZE, RECONSTRUCT, autoencoder, encoder, names, rando
 from vit.checkpoints import load_model, save_model
 from vit.config import DataConfig, changed
 from vit.data.draws import seeded_weights
-from vit.data.images import hold_out, lowest_of_classes, spread
+from vit.data.images import hold_out, in_folds, lowest_of_classes, spread
 from vit.data.sources import load_data
 from vit.encoder import VisionTransformer
 from vit.evaluation.features import encoder_features, knn_accuracy, pixel_features
@@ -60,7 +61,7 @@ def measured(place, unpainted, tmp_path, monkeypatch, called):
     monkeypatch.setattr("vit.evaluation.probe.MOST_STEPS", 20)
 
     def run(line):
-        data = "" if "scenes" in line else "images"
+        data = "" if "scenes" in line or "--data" in line else "images"
         code, said, error = called("evaluate", line, data, "--overwrite --out", tmp_path / "out")
         assert (code, error) == (0, "")
         assert "nan" not in said
@@ -192,6 +193,43 @@ def test_images_that_a_model_was_trained_on_are_no_test_and_said(data, place, me
     # of one that does not say, nothing is certain
     assert "nothing says" in measured("classifier --method head --val-size 5")["note"]
     assert measured("classifier --method head")["note"] == ""
+
+
+def test_few_images_without_test_images_are_cross_validated(place, measured, tmp_path):
+    root = tmp_path / "small"
+    for name in ("blue", "green", "red"):
+        shutil.copytree(place / "images" / "train" / name, root / name)
+    shutil.copy(root / "red" / "0.png", root / "red" / "copy.png")
+    data = load_data(DataConfig(source="folder", root=str(root)), (8, 8))
+    images, labels, hashes = (
+        torch.cat([getattr(split, name) for split in (data.train, data.test)])
+        for name in ("images", "labels", "image_hashes")
+    )
+    features = encoder_features(load_model("mae").encoder, images, prepare, CPU)[0]
+    pixels = pixel_features(images)
+    found = measured(f"mae --data {root}")
+    expected = [
+        knn_accuracy(of, labels, of, labels, image_hashes=hashes) for of in (features, pixels)
+    ]
+    knn, linear = found["knn"], found["linear"]
+    assert [knn["accuracy"], knn["baselines"]["raw_pixels"]] == expected
+    assert knn["images"] == linear["images"] == 73
+    assert found["settings"]["cross_validate"]
+    assert "cross-validated over all 73" in found["note"]
+    # each image is tested once, by a probe of the other folds
+    assert [sum(row) for row in linear["confusion"]] == labels.bincount().tolist()
+    assert linear["labels"] == [73 - count for count in in_folds(hashes, labels, 0).bincount()]
+    # reconstruction is no choice between models, and has its own test images
+    assert found["reconstruction"]["images"] == len(data.test)
+
+    # some of the labels, or a model that may know them: the held-out images
+    model = load_model("classifier")
+    save_model(place / "knows", model, NORMALIZE, trained_on=data.train.image_hashes)
+    for line in ("mae --labels 0.5", "mae --val-size 9", "classifier", "knows"):
+        assert measured(f"{line} --data {root} --method knn")["knn"]["images"] < 20
+    # without their labels, it is told
+    save_model(place / "saw", load_model("mae"), NORMALIZE, trained_on=hashes[:40])
+    assert "which this model was trained on, without" in measured(f"saw --data {root}")["note"]
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from torchvision.transforms.v2.functional import to_pil_image
 from vit import data as data_module
 from vit.config import DataConfig
 from vit.data import Dataset, ImageSet, content_hash
-from vit.data.images import hold_out, lowest_of_classes
+from vit.data.images import FOLDS, hold_out, in_folds, lowest_of_classes
 from vit.data.sources import load_data
 from vit.errors import DataError
 from vit.weights import match_classes
@@ -138,6 +138,22 @@ def test_a_seed_fixes_a_choice_and_a_larger_one_includes_the_smaller():
     assert chosen(10) == chosen(10) < chosen(40)
     assert [len(chosen(count)) for count in (0, 1, 10, 100)] == [0, 1, 10, 100]
     assert chosen(10) not in (chosen(10, 4), chosen(10, 3, "holdout"))
+
+
+def test_folds_keep_copies_together_and_part_the_images_of_each_class():
+    labels = torch.cat([LABELS, torch.tensor([3, 3, 4]), LABELS[:9]])
+    hashes = torch.cat([IMAGES[:103], IMAGES[:9]])
+    labels[-1] = 4  # a copy in another class
+    folds = in_folds(hashes, labels, 0)
+    assert torch.equal(folds[-9:], folds[:9])
+    for label in range(3):
+        assert folds[labels == label].bincount(minlength=FOLDS).min() >= 3
+    assert folds[100] != folds[101]  # two images of a class
+    assert set(folds.tolist()) == set(range(FOLDS))
+    # they go by content, and by seed
+    turned = in_folds(hashes.flip(0), labels.flip(0), 0)
+    assert torch.equal(turned, folds.flip(0))
+    assert not torch.equal(in_folds(hashes, labels, 1), folds)
 
 
 @pytest.mark.parametrize("sizes", [(1000, 12, 12), (5,) * 40, (1, 1, 300)])

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from sklearn.model_selection import LeaveOneOut, cross_val_score
+from sklearn.neighbors import KNeighborsClassifier
 from tiny import CPU, NORMALIZE, encoder, noise, seeded
 from torch import Tensor
 from torchvision.transforms.v2.functional import resize
@@ -96,6 +98,39 @@ def test_accuracy_is_that_of_loops(k, temperature):
     accuracy = knn_accuracy(*bank, *queries, k=k, temperature=temperature)
     assert accuracy == pytest.approx(naive_accuracy(*bank, *queries, k, temperature))
     assert 0.2 < accuracy < 1  # a case in which something can go wrong
+
+
+def test_leave_one_out_is_a_loop_that_removes_each_image_and_its_copies(monkeypatch):
+    features, labels = blobs(60, spread=1.5)
+    features[50:] = features[:10]  # copies, some of another class
+    hashes = torch.arange(60) % 50
+    found = knn_accuracy(features, labels, features, labels, k=5, image_hashes=hashes)
+    # in the same standardised space, in which a bank is not standardised anew
+    whole, _ = standardised(features, features)
+    monkeypatch.setattr(
+        "vit.evaluation.features.standardised", lambda *both: [x.clone() for x in both]
+    )
+    right = 0
+    for image in range(60):
+        bank = hashes != hashes[image]
+        one = slice(image, image + 1)
+        right += knn_accuracy(whole[bank], labels[bank], whole[one], labels[one], k=5)
+    assert found == pytest.approx(right / 60)
+    # a copy would vote for its image, and win
+    itself = torch.arange(60)
+    assert knn_accuracy(features, labels, features, labels, k=1, image_hashes=itself) != found
+
+
+def test_leave_one_out_is_scikit_learns():
+    features, labels = blobs(80, spread=1.5)
+    found = knn_accuracy(features, labels, features, labels, image_hashes=torch.arange(80))
+    unit = torch.nn.functional.normalize(standardised(features, features)[0])
+    theirs = KNeighborsClassifier(
+        20, metric="cosine", algorithm="brute", weights=lambda far: np.exp((1 - far) / 0.07)
+    )
+    each = cross_val_score(theirs, unit.double().numpy(), labels.numpy(), cv=LeaveOneOut())
+    assert found == pytest.approx(each.mean())
+    assert 0.2 < found < 1
 
 
 def test_a_class_that_only_the_queries_have_is_missed():

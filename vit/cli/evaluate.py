@@ -18,7 +18,7 @@ from vit.data import Dataset
 from vit.data.images import seen_by
 from vit.data.sources import load_data
 from vit.device import device_name
-from vit.errors import ConfigError, one_line
+from vit.errors import ConfigError, one_line, plural
 from vit.evaluation import Options, evaluate, obstacles
 from vit.machine import versions
 from vit.mae import Model
@@ -33,6 +33,8 @@ FEW_LABELS = (
     "this model was fine-tuned on classes, perhaps with more labels: this is not what these few"
     " labels give"
 )
+FEW_IMAGES = 2000
+"""Below so many images, those held out are too few to compare models by."""
 RESULTS = "results.json"
 PICTURES = ("confusion.png", "reliability.png", "mistakes.png")
 
@@ -95,6 +97,22 @@ def measure(options: Namespace) -> dict[str, Any]:
         raise ConfigError(f"--method {options.method}: {'; '.join(each_once)}")
     used = {name: getattr(options, name) for name in READ}
 
+    # Of few images each counts, unless options say which, or the model may know their labels
+    known = torch.isin(data.train.image_hashes, trained_on)
+    may_know = taught and (bool(known.any()) or not len(trained_on))
+    total = len(data.train) + len(data.test)
+    used["cross_validate"] = (
+        data.is_chosen
+        and total < FEW_IMAGES
+        and options.labels == 1
+        and not (options.val_size or options.knn_images or may_know)
+    )
+    if used["cross_validate"] and {"knn", "linear"} & set(methods):
+        note = f"few images: nearest neighbours and probe are cross-validated over all {total:,}"
+        if known.any():
+            note += f", {known.sum():,} of which this model was trained on, without labels"
+        notes.append(note)
+
     # Measure
     evaluation = evaluate(model, data, methods, compute=compute, options=Options(**used))
 
@@ -154,8 +172,12 @@ def write_results(out: Path, results: dict[str, Any], data: Dataset) -> None:
     scores = results["scores"]
     for method in [name for name in ("head", "linear") if name in scores][:1]:
         label = MEASURES[method, "accuracy"].label
-        caption = f"{Path(results['checkpoint']).name} · {data.name}, {data.tested} · {label}"
-        names += draw_classification(scores[method][0], data.test, out, caption)
+        row = scores[method][0]
+        tested = data.tested
+        if row["images"] > len(data.test):
+            tested = plural(row["images"], "image")
+        caption = f"{Path(results['checkpoint']).name} · {data.name}, {tested} · {label}"
+        names += draw_classification(row, data.test, out, caption)
 
     # Other figures belong to the results that are replaced
     if (out / RESULTS).exists():

@@ -20,6 +20,8 @@ from vit.errors import DataError, one_line
 
 NAMED_CLASSES = 12
 """The most classes that a note names."""
+FOLDS = 5
+"""Of a cross-validation."""
 TEST_SHARE = 0.1
 """The fraction of a data set without test images that is held out as such."""
 
@@ -118,6 +120,21 @@ def lowest_of_classes(
     share = (np.arange(len(order)) - first[classes[order]]) / sizes[classes[order]]
     chosen = order[np.lexsort((place[order], share))[:count]]
     return torch.from_numpy(np.isin(place, place[chosen]))
+
+
+def in_folds(image_hashes: Tensor, labels: Tensor, seed: int) -> Tensor:
+    """Deal images into FOLDS folds of about one size, those of each class into different ones.
+
+    Args:
+        image_hashes, labels: int64 (N,), as in `ImageSet`.
+
+    Returns:
+        int64 (N,), each image's fold, which is also that of its copies.
+    """
+    bounds = [number * len(labels) // FOLDS for number in range(1, FOLDS)]
+    # a larger choice includes the smaller ones
+    beyond = [~lowest_of_classes(image_hashes, labels, bound, "folds", seed) for bound in bounds]
+    return torch.stack(beyond).sum(0)
 
 
 # --- training and test images ---------------------------------------------------------------------

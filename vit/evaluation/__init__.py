@@ -26,9 +26,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from vit.data import Dataset
+from vit.data import Dataset, ImageSet
 from vit.data.draws import seeded_weights
-from vit.data.images import hold_out, lowest_of_classes, spread
+from vit.data.images import FOLDS, hold_out, in_folds, lowest_of_classes, spread
 from vit.device import Compute
 from vit.encoder import VisionTransformer
 from vit.errors import ConfigError, plural
@@ -61,6 +61,8 @@ class Options:
         seeds: of that subset and of `holdout`; with several, scores are means over them.
             With all labels, knn has one result.
         knn_images: training images in which knn searches, spread over all; 0: all.
+        cross_validate: measure knn and linear on training and test images together, with all their
+            labels: knn leaves each image out, linear a fold at a time. See `in_folds`.
         baselines: also measure what needs no training: knn on raw pixels and in the features of an
             untrained network of the same architecture.
         every_layer: probe every layer and choose the best on held-out training images; else only
@@ -78,6 +80,7 @@ class Options:
     labels: float = 1.0
     seeds: tuple[int, ...] = (0,)
     knn_images: int = 0
+    cross_validate: bool = False
     baselines: bool = True
     every_layer: bool = False
     holdout: int = 5000
@@ -168,22 +171,37 @@ class _Measures:
         return range(0 if self.options.every_layer else depth - 1, depth)
 
     @cached_property
+    def splits(self) -> list[ImageSet]:
+        """Training and test images of knn and linear; if they cross-validate, all images in one."""
+        train = self.data.train
+        test = self.data.test
+        if not self.options.cross_validate:
+            return [train, test]
+        whole = replace(
+            train,
+            images=torch.cat([train.images[:], test.images[:]]),
+            labels=torch.cat([train.labels, test.labels]),
+            known_hashes=torch.cat([train.image_hashes, test.image_hashes]),
+            files=(),
+        )
+        return [whole]
+
+    @cached_property
     def features(self) -> list[Tensor]:
         """The model's own of these layers."""
         return self.features_of(self.model.encoder, self.layers)
 
     def features_of(self, encoder: VisionTransformer, layers: Sequence[int]) -> list[Tensor]:
-        """Return those of training and test images: (layers, N, D) and (layers, M, D)."""
-        splits = (self.data.train, self.data.test)
+        """Return those of each of the splits, (layers, N, D)."""
         return [
             encoder_features(encoder, split.images, self.prepare, self.compute, layers)
-            for split in splits
+            for split in self.splits
         ]
 
     @cached_property
     def labelled(self) -> list[Tensor]:
         """For each seed the training images whose labels may be used, int64."""
-        train = self.data.train
+        train = self.splits[0]
         count = max(1, round(self.options.labels * len(train)))
         chosen = []
         for seed in self.options.seeds:
@@ -194,16 +212,19 @@ class _Measures:
     @property
     def knn(self) -> list[Row]:
         """Nearest neighbours by the last layer's features, beside the baselines."""
-        train = self.data.train
-        test = self.data.test
+        train = self.splits[0]
+        test = self.splits[-1]
 
-        # of training and test images, also by what has learned nothing
+        # of each split, also by what has learned nothing
         features = {"": [split[-1] for split in self.features]}
         if self.options.baselines:
-            features["raw_pixels"] = [pixel_features(split.images) for split in (train, test)]
+            features["raw_pixels"] = [pixel_features(split.images) for split in self.splits]
             with seeded_weights(0):
                 untrained = VisionTransformer(self.model.encoder.config).to(self.compute.device)
             features["untrained"] = [split[-1] for split in self.features_of(untrained, [-1])]
+
+        # an image is not its own neighbour
+        hashes = train.image_hashes if self.options.cross_validate else None
 
         # with all labels, every seed gives the same
         labelled = self.labelled
@@ -213,17 +234,27 @@ class _Measures:
         for images in labelled:
             searched = images[spread(len(images), self.options.knn_images, self.data.source)]
             labels = train.labels[searched]
-            for name, (bank, queries) in features.items():
+            for name, of_splits in features.items():
                 accuracy = knn_accuracy(
-                    bank[searched], labels, queries, test.labels, device=self.compute.device
+                    of_splits[0][searched],
+                    labels,
+                    of_splits[-1],
+                    test.labels,
+                    device=self.compute.device,
+                    image_hashes=hashes,
                 )
                 found[name].append(accuracy)
         own = found.pop("")
+        bank = len(searched)
+        protocol = plural(bank, "training image")
+        if self.options.cross_validate:
+            protocol = f"leave-one-out over {plural(bank, 'image')}"
+            bank -= 1
         row: Row = {
-            "protocol": f"k {min(K, len(searched))}, {plural(len(searched), 'training image')}",
+            "protocol": f"k {min(K, bank)}, {protocol}",
             "images": len(test),
-            "k": min(K, len(searched)),
-            "bank": len(searched),
+            "k": min(K, bank),
+            "bank": bank,
             "accuracy": statistics.mean(own),
         }
         if found:
@@ -232,46 +263,57 @@ class _Measures:
 
     @property
     def linear(self) -> list[Row]:
-        """A linear probe for each seed, measured together."""
-        train = self.data.train
+        """A linear probe for each seed, and for each fold of it, measured together."""
+        train = self.splits[0]
+        test = self.splits[-1]
+        classes = len(train.class_names)
         logits = []
         fits = []
         for images, seed in zip(self.labelled, self.options.seeds, strict=True):
-            # images to choose layer and strength by
-            labels = train.labels[images]
-            if self.options.held_out is None:
-                # a copy of a fitted image would choose the probe that knows it by heart
-                share = min(self.options.holdout / len(images), 0.5)
-                hashes = train.image_hashes[images]
-                held_out = hold_out(hashes, labels, share, "holdout", seed)
-            else:
-                held_out = self.options.held_out[images]
+            # the images to fit and those to test
+            parts: list[tuple[Tensor, Tensor | slice]] = [(images, slice(None))]
+            if self.options.cross_validate:
+                folds = in_folds(train.image_hashes, train.labels, seed)
+                for_test = [folds == fold for fold in folds.unique()]
+                parts = [((~tested).nonzero()[:, 0], tested) for tested in for_test]
+            answers = torch.empty(len(test), classes)
+            for fitted, tested in parts:
+                # images to choose layer and strength by
+                labels = train.labels[fitted]
+                if self.options.held_out is None:
+                    # a copy of a fitted image would choose the probe that knows it by heart
+                    share = min(self.options.holdout / len(fitted), 0.5)
+                    hashes = train.image_hashes[fitted]
+                    held_out = hold_out(hashes, labels, share, "holdout", seed)
+                else:
+                    held_out = self.options.held_out[fitted]
 
-            # selecting would copy gigabytes, so not if all are selected
-            features, queries = self.features
-            if len(images) < len(train):
-                features = features[:, images]
-            classes = len(train.class_names)
-            answer, fit = linear_probe(
-                features, labels, queries, held_out, classes, self.options.l2_grid
-            )
-            logits.append(answer)
-            fit["layer"] = self.layers[fit["layer"]]
-            fits.append({"labels": len(images), "held_out": int(held_out.sum()), **fit})
+                # selecting would copy gigabytes, so not if all are selected
+                features = self.features[0]
+                if len(fitted) < len(train):
+                    features = features[:, fitted]
+                queries = self.features[-1][:, tested]
+                answers[tested], fit = linear_probe(
+                    features, labels, queries, held_out, classes, self.options.l2_grid
+                )
+                fit["layer"] = self.layers[fit["layer"]]
+                fits.append({"labels": len(fitted), "held_out": int(held_out.sum()), **fit})
+            logits.append(answers)
 
         # confusions of all seeds together, the mean of what is one number; each choice as it is, or
         # those of the seeds if they differ
-        labels = self.data.test.labels
-        parts = [classification_metrics(answer, labels) for answer in logits]
-        row: Row = {"protocol": _fits_in_words(fits), "images": len(labels)}
-        row |= classification_metrics(torch.cat(logits), labels.repeat(len(logits)))
+        measures = [classification_metrics(answers, test.labels) for answers in logits]
+        row: Row = {"protocol": _fits_in_words(fits), "images": len(test)}
+        if self.options.cross_validate:
+            row["protocol"] = f"{FOLDS}-fold over {plural(len(test), 'image')}: {row['protocol']}"
+        row |= classification_metrics(torch.cat(logits), test.labels.repeat(len(logits)))
         for key in ("accuracy", "cross_entropy", "expected_calibration_error"):
-            row[key] = statistics.mean(part[key] for part in parts)
+            row[key] = statistics.mean(measure[key] for measure in measures)
         for key, first in fits[0].items():
             choices = [fit[key] for fit in fits]
             row[key] = first if choices == [first] * len(choices) else choices
         row["converged"] = all(fit["converged"] for fit in fits)
-        return [row | self.spread_of([part["accuracy"] for part in parts])]
+        return [row | self.spread_of([measure["accuracy"] for measure in measures])]
 
     def spread_of(self, accuracies: Sequence[float]) -> Row:
         """Return how much the choice of images matters, if there are several seeds."""

@@ -129,10 +129,11 @@ def knn_accuracy(
     k: int = K,
     temperature: float = TEMPERATURE,
     device: torch.device = CPU,
+    image_hashes: Tensor | None = None,
 ) -> float:
     """Return the accuracy of k nearest neighbours, whose votes are exp(cosine / temperature).
 
-    Every dimension is standardised first; see `vit.evaluation.features`.
+    Every dimension is standardised first; see `standardised`.
 
     Args:
         train_features, train_labels: of the images to search, (N, D) and (N,).
@@ -140,6 +141,8 @@ def knn_accuracy(
         k: neighbours; all training images if there are fewer.
         temperature: the smaller, the more the nearest decide.
         device: where to search; the votes are counted on the CPU, in the same order everywhere.
+        image_hashes: int64 (N,), for leave-one-out, where the test images are the images to search:
+            each finds neither itself nor a copy, which has the same hash.
     """
     # unit vectors, whose products are cosines; in place, to save memory
     train_features, features = standardised(train_features.to(device), features.to(device))
@@ -149,9 +152,13 @@ def knn_accuracy(
     classes = int(train_labels.max()) + 1
     k = min(k, len(train_features))
     correct = 0
-    parts = list(zip(features.split(1024), labels.split(1024), strict=True))
-    for queries, query_labels in track(parts, "neighbours", unit=" batches"):
+    for start in track(range(0, len(features), 1024), "neighbours", unit=" batches"):
+        part = slice(start, start + 1024)
+        queries = features[part]
         cosine = queries @ train_features.T  # (m, N)
+        if image_hashes is not None:
+            copies = image_hashes[part, None] == image_hashes  # (m, N)
+            cosine.masked_fill_(copies.to(device), -torch.inf)
         similarities, images = cosine.topk(k, dim=1)  # both (m, k)
 
         # relative to the nearest, so up to 0: no exponential overflows
@@ -159,5 +166,5 @@ def knn_accuracy(
         differences = similarities - similarities[:, :1]
         votes = similarities.new_zeros(len(queries), classes)
         votes.scatter_add_(1, train_labels[images.cpu()], (differences / temperature).exp())
-        correct += int((votes.argmax(1) == query_labels).sum())
+        correct += int((votes.argmax(1) == labels[part]).sum())
     return correct / len(features)
