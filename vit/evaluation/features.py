@@ -142,7 +142,8 @@ def knn_accuracy(
         temperature: the smaller, the more the nearest decide.
         device: where to search; the votes are counted on the CPU, in the same order everywhere.
         image_hashes: int64 (N,), for leave-one-out, where the test images are the images to search:
-            each finds neither itself nor a copy, which has the same hash.
+            each finds neither itself nor a copy, which has the same hash. All of them standardise,
+            since that needs no label.
     """
     # unit vectors, whose products are cosines; in place, to save memory
     train_features, features = standardised(train_features.to(device), features.to(device))
