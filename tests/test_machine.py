@@ -51,6 +51,8 @@ def test_a_cpu_build_beside_an_nvidia_card_is_said_with_the_remedy(
     monkeypatch.setattr(vit.machine, "NVIDIA_DRIVER", tmp_path)
     monkeypatch.setattr(torch.version, "cuda", cuda)
     with warnings.catch_warnings(record=True, action="always") as found:
+        choose_device("cpu")
+        assert not found
         choose_device("auto")
     said = [str(warning.message) for warning in found if "--force-reinstall" in str(warning)]
     assert len(said) == (cuda is None)

@@ -180,6 +180,8 @@ OTHER_NAMES = {
     "--model": "--model.init",
     "--model_name": "--model.init",
     "--model_name_or_path": "--model.init",
+    "--checkpoint": "--model.init",
+    "--pretrained": "--model.init",
 }
 """Names of options in the programs of timm, Hugging Face and MAE."""
 
@@ -240,7 +242,7 @@ class Parser(OneLineParser):
             meant = OTHER_NAMES.get(name.replace("-", "_").replace("__", "--", 1))
             if meant in self._option_string_actions:
                 near = f"; did you mean {meant}?"
-            elif meant == "--model.init":
+            elif meant == "--model.init" and "checkpoint" in options:
                 near = "; did you mean CHECKPOINT, which needs no option?"
             self.error(f"unrecognized arguments: {name}{near}")
         options.program = self.prog
@@ -318,7 +320,7 @@ def named_data(data: str | None, root: str = "data") -> dict[str, Any]:
         return {"source": data, "root": root}
     if not data or not user_path(data).is_dir():
         names = ", ".join(BUILT_IN)
-        near = did_you_mean(data, [*BUILT_IN, *map(str, Path(data).parent.glob("*/"))])
+        near = did_you_mean(data, [*BUILT_IN, *map(str, user_path(data).parent.glob("*/"))])
         raise ConfigError("--data", f"{data!r} is neither {names} nor a folder of images{near}")
     return {"source": "folder", "root": data}
 

@@ -75,8 +75,9 @@ def choose_device(name: str) -> torch.device:
     available = [*(kind for kind, is_there in found.items() if is_there), "cpu"]
 
     # pip keeps a CPU build of torch, and a run would take twenty times as long without a word
-    if not found["cuda"] and torch.version.cuda is None and NVIDIA_DRIVER.exists():
-        warnings.warn(WRONG_BUILD, stacklevel=2)
+    is_cpu_build = torch.version.cuda is None and not found["cuda"]
+    if name != "cpu" and is_cpu_build and NVIDIA_DRIVER.exists():
+        warnings.warn(WRONG_BUILD, stacklevel=1)
     if name == "auto":
         return torch.device(available[0])
     if name not in available:

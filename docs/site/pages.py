@@ -43,8 +43,8 @@ The command line overrides the file of `--config`, and the file overrides the de
 `mask_ratio` and `batch_size` of other programs are called `mask.ratio` and `train.batch_size`."""
 COMMANDS_HEAD = """# Commands
 
-`vit COMMAND --help` prints the same. `python -m vit` is `vit`, and `python train.py` is
-`vit train`."""
+`vit COMMAND --help` prints the same, and of `vit train` all settings. `python -m vit` is `vit`, and
+`python train.py` is `vit train`."""
 
 Rows = list[tuple[str, ...]]
 

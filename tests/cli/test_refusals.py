@@ -20,7 +20,7 @@ from vit.config import Config
 
 REFUSED = {
     "attention": [
-        ("encoder", "name image files, or a folder or data set with --data"),
+        ("encoder", "name image files, or a folder or data set, and not both"),
         ("encoder one.png --query 3,0", "there is no patch in row 3, column 0: the grid is 3 x 4"),
         ("single one.png --method relevance", "its head is for one output, no choice between classes"),
         (

@@ -151,6 +151,7 @@ def test_if_no_host_delivers_the_reason_names_each(tmp_path, host):
     host(*FAILURES)
     problem = fetch_cifar("cifar10", tmp_path, download=True)
     assert str(tmp_path) in problem
+    assert problem.count("127.0.0.1") == len(FAILURES)
     for reason in ("Connection refused", "404", "wrong content", "timed out"):
         assert reason in problem
     assert names(tmp_path) == set()

@@ -7,6 +7,7 @@ import hashlib
 import re
 from html.parser import HTMLParser
 
+import jinja2
 import pytest
 from markupsafe import Markup
 
@@ -55,6 +56,11 @@ def test_text_and_attributes_come_back_as_they_were(name, template):
     read = Read(render_page(page, name=name, nothing=None, markup=Markup("<br>")))
     assert read.tags == [("p", {"title": name}), ("br", {})]
     assert "".join(read.text) == name
+
+
+def test_a_place_that_nothing_fills_is_an_error(template):
+    with pytest.raises(jinja2.UndefinedError):
+        render_page(template("{{ nothing }}"))
 
 
 def test_controls_and_direction_are_replaced(template):

@@ -108,7 +108,7 @@ def measure(options: Namespace) -> dict[str, Any]:
         and not (options.val_size or options.knn_images or may_know)
     )
     if used["cross_validate"] and {"knn", "linear"} & set(methods):
-        note = f"few images: nearest neighbours and probe are cross-validated over all {total:,}"
+        note = f"few images: k-NN and probe are cross-validated over all {total:,}"
         if known.any():
             note += f", {known.sum():,} of which this model was trained on, without labels"
         notes.append(note)
@@ -146,8 +146,6 @@ def print_results(results: Mapping[str, Any], data: Dataset) -> None:
     """Print the data, the notes on it, the scores, and the time they took."""
     # The data
     print(one_line(data.description))
-    if data.warning:
-        print(f"WARNING: {one_line(data.warning)}")
     for note in data.notes:
         print(f"note: {one_line(note)}")
     if results["note"]:

@@ -32,8 +32,8 @@ def run(options: Namespace) -> int:
     for model in models:
         rows.append([one_line(cell) for cell in row(model)])
     print("\n".join(aligned(rows, [COLUMNS.index(name) for name in NUMBERS])))
-    print("\nImages are resized to that size. For photographs, use a model for larger images, e.g.")
-    print("timm/vit_tiny_patch16_224.augreg_in21k.")
+    print("\nImages are resized to the size in the table. For photographs, use a model for larger")
+    print("images, e.g. timm/vit_tiny_patch16_224.augreg_in21k.")
     return 0
 
 

@@ -47,7 +47,7 @@ def images_or_data(options: Namespace) -> tuple[list[str], str | None]:
             data = name
             images = []
     if bool(images) == (data is not None):
-        raise ConfigError("name image files, or a folder or data set with --data, and not both")
+        raise ConfigError("name image files, or a folder or data set, and not both")
     return images, data
 
 

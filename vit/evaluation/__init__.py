@@ -28,7 +28,7 @@ from torch import Tensor
 
 from vit.data import Dataset, ImageSet
 from vit.data.draws import seeded_weights
-from vit.data.images import FOLDS, hold_out, in_folds, lowest_of_classes, spread
+from vit.data.images import hold_out, in_folds, lowest_of_classes, spread
 from vit.device import Compute
 from vit.encoder import VisionTransformer
 from vit.errors import ConfigError, plural
@@ -305,7 +305,8 @@ class _Measures:
         measures = [classification_metrics(answers, test.labels) for answers in logits]
         row: Row = {"protocol": _fits_in_words(fits), "images": len(test)}
         if self.options.cross_validate:
-            row["protocol"] = f"{FOLDS}-fold over {plural(len(test), 'image')}: {row['protocol']}"
+            tested_on = plural(len(test), "image")
+            row["protocol"] = f"{len(parts)}-fold over {tested_on}: {row['protocol']}"
         row |= classification_metrics(torch.cat(logits), test.labels.repeat(len(logits)))
         for key in ("accuracy", "cross_entropy", "expected_calibration_error"):
             row[key] = statistics.mean(measure[key] for measure in measures)
