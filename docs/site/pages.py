@@ -39,6 +39,7 @@ train: {epochs: 20}
 ```
 
 The command line overrides the file of `--config`, and the file overrides the defaults below.
+Without `--config`, `vit train` reads `quickstart.yaml`.
 `vit train --print_config` prints all settings as a file. Each name has its section:
 `mask_ratio` and `batch_size` of other programs are called `mask.ratio` and `train.batch_size`."""
 COMMANDS_HEAD = """# Commands
