@@ -34,7 +34,7 @@ import torch
 from torch import Tensor, nn
 
 from studies.analysis.correlation import correlation, partial_correlation, ranks, top_overlap
-from studies.experiment import Experiment, Trained, trained_and_random
+from studies.experiment import XAVIER, Experiment, Trained, trained_and_random
 from studies.figures import Panel, arms_figure, scatter_figure
 from studies.tables import Results, Seeds, Table, seeds
 from vit.attention import MultiHeadSelfAttention
@@ -133,7 +133,7 @@ def study(experiment: Experiment) -> Results:
     # Heads
     both = trained_and_random(models, lambda trained, model: measure_heads(trained, model, images))
     heads = both["trained"]  # (seeds, heads, 5)
-    untrained = both["random weights"]
+    untrained = both[XAVIER]
     encoder = models[0].model.encoder
     encoder_heads = 0
     for layer in range(len(encoder.blocks)):

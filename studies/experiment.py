@@ -106,6 +106,10 @@ ARMS = {
 
 # --- a model, before and after its training -------------------------------------------------------
 
+XAVIER, NARROW = "random weights, Xavier", "random weights, std 0.02"
+"""Models that have not learned, by how their layers' linear maps are drawn: as this package and MAE
+do, and as timm and DINO do. What untrained attention does depends on it."""
+
 SCORES = {
     "loss": "loss over masked patches",
     "knn": "20 nearest neighbours",
@@ -142,6 +146,17 @@ class Trained:
     normalize: Normalization
     compute: Compute
     folder: Path
+
+    @cached_property
+    def narrow(self) -> MaskedAutoencoder:
+        """The model before training, its layers' linear maps drawn anew from a narrower
+        distribution: normal, truncated, std 0.02."""
+        model = deepcopy(self.initial)
+        with seeded_weights(self.config.train.seed):
+            for name, parameter in model.named_parameters():
+                if "blocks." in name and parameter.ndim == 2:
+                    nn.init.trunc_normal_(parameter, std=0.02)
+        return model
 
     def prepare(self, images: Tensor) -> Tensor:
         """Return the model's input for images: uint8 (B, C, h, w) -> (B, C, H, W), on its device.
@@ -235,10 +250,11 @@ class Trained:
 def trained_and_random(
     models: Sequence[Trained], measure: Callable[[Trained, MaskedAutoencoder], Tensor]
 ) -> dict[str, Tensor]:
-    """Measure models after and before their training: (seeds, ...) each."""
+    """Measure models after training, and with random weights of two kinds: (seeds, ...) each."""
     return {
         "trained": torch.stack([measure(trained, trained.model) for trained in models]),
-        "random weights": torch.stack([measure(trained, trained.initial) for trained in models]),
+        XAVIER: torch.stack([measure(trained, trained.initial) for trained in models]),
+        NARROW: torch.stack([measure(trained, trained.narrow) for trained in models]),
     }
 
 

@@ -51,7 +51,8 @@ NAMED = MATRICES | {
     "its context": "o",
     "mean of the image": "image",
     "trained": "trained",
-    "random weights": "untrained",
+    "random weights, Xavier": "untrained",
+    "random weights, std 0.02": "untrained",
     "untrained": "untrained",
 }
 """What is drawn in a colour of its own, in all charts: name -> meaning in the palette."""

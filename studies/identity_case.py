@@ -31,7 +31,15 @@ from studies.analysis.logits import (
     self_share,
     symmetry,
 )
-from studies.experiment import IDENTITY, SCORES, Experiment, Trained, over_seeds, trained_and_random
+from studies.experiment import (
+    IDENTITY,
+    SCORES,
+    XAVIER,
+    Experiment,
+    Trained,
+    over_seeds,
+    trained_and_random,
+)
 from studies.figures import Panel, layers_figure
 from studies.tables import Results, Seeds, Table, seeds
 from vit.encoder import VisionTransformer
@@ -58,7 +66,7 @@ def study(experiment: Experiment) -> Results:
         both = trained_and_random(
             models, lambda trained, model: by_layer(trained, model.encoder, images)
         )
-        measures[f"{name}, before training"] = both["random weights"]
+        measures[f"{name}, before training"] = both[XAVIER]
         measures[f"{name}, trained"] = both["trained"]
 
     # What attention does

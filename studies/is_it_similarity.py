@@ -41,7 +41,7 @@ from studies.analysis.logits import (
     symmetric_share,
     variance_parts,
 )
-from studies.experiment import Experiment, Trained, trained_and_random
+from studies.experiment import XAVIER, Experiment, Trained, trained_and_random
 from studies.figures import Panel, layers_figure, pairs_figure, shares_figure
 from studies.tables import Results, Seeds, Table, seeds
 from vit.encoder import Block, VisionTransformer
@@ -394,7 +394,7 @@ def preferences_table(preferred: dict[str, Tensor]) -> Table:
             trained[..., 0].amax((1, 2)),
             trained[..., 2],
             trained[..., 1],
-            heads["random weights"][..., 0],
+            heads[XAVIER][..., 0],
             heads["Q = K = V = X"][..., 0],
         )
         rows.append((name, *(seeds(measure.double(), digits=2) for measure in values)))
@@ -409,7 +409,7 @@ def preferences_table(preferred: dict[str, Tensor]) -> Table:
         "highest head",
         "distance held constant",
         "with the cosine of the pixels",
-        "random weights",
+        XAVIER,
         "Q = K = V = X",
     )
     return Table(title, columns, rows)
@@ -472,7 +472,7 @@ def split_figure(keys: dict[str, Tensor], data: str) -> Figure:
     rows = {}
     for layer, shares in enumerate(keys["trained"].mean((0, 2)).tolist()):
         rows[f"layer {layer}"] = dict(zip(KEYS, shares, strict=True))
-    random_shares = keys["random weights"].mean((0, 2)).tolist()  # (layers, 3)
+    random_shares = keys[XAVIER].mean((0, 2)).tolist()  # (layers, 3)
     for layer in sorted({0, len(random_shares) - 1}):
         name = f"random weights, layer {layer}"
         rows[name] = dict(zip(KEYS, random_shares[layer], strict=True))
@@ -486,7 +486,10 @@ def pairs_of_patches(trained: Trained, data: str) -> Figure:
     root = covariance_root(trained)
     channels = min(embed.proj.weight.shape[1], 3)
     panels = {}
-    for name, model in (("trained", trained.model), ("random weights", trained.initial)):
+    for name, model in (
+        ("trained", trained.model),
+        (XAVIER, trained.initial),
+    ):
         rows = []
         notes = []
         for form in root @ pixel_forms(model.encoder).cpu().double()[:4] @ root:

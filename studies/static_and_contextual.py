@@ -30,7 +30,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from studies.experiment import Experiment, Trained, trained_and_random
+from studies.experiment import XAVIER, Experiment, Trained, trained_and_random
 from studies.figures import Panel, pasted_figure, shares_figure
 from studies.kinds import BATCH, CLEAR, drawn_scenes, require_parts, residual_stream
 from studies.tables import Results, Seeds, Table, seeds
@@ -323,7 +323,7 @@ def shares_of_tokens(shares: dict[str, Tensor], caption: str) -> Figure:
     for stage, values in enumerate(trained):
         name = f"after layer {stage - 1}" if stage else "embedding"
         rows[name] = dict(zip(TERMS, values, strict=True))
-    untrained = shares["random weights"].mean(0)[-1].tolist()
+    untrained = shares[XAVIER].mean(0)[-1].tolist()
     rows[f"untrained, after layer {len(trained) - 2}"] = dict(zip(TERMS, untrained, strict=True))
     caption = f"{caption}: shares of their tokens' variance"
     return shares_figure([Panel("", rows)], "What makes tokens differ", caption)

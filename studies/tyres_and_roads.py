@@ -40,7 +40,7 @@ import torch
 from torch import Tensor
 
 from studies.analysis.correlation import association
-from studies.experiment import Experiment
+from studies.experiment import NARROW, XAVIER, Experiment
 from studies.figures import Panel, arms_figure, layers_figure, relations_figure
 from studies.kinds import (
     ALONE,
@@ -122,7 +122,7 @@ def study(experiment: Experiment) -> Results:
         pictures = {
             "asking": logits_figure(of_scenes),
             "wheel": wheel_figure(of_scenes, [("trained", WHOLE), ("trained", ALONE)]),
-            "random": wheel_figure(of_scenes, [("random weights", WHOLE)]),
+            "random": wheel_figure(of_scenes, [(XAVIER, WHOLE), (NARROW, WHOLE)]),
             **pictures,
             "parts": parts_figure(of_scenes),
         }
@@ -135,7 +135,8 @@ def measure(experiment: Experiment, config: Config, kinds: Kinds) -> Measured:
     trained = experiment.models(config=config)
     arms = {
         "trained": [model.model for model in trained],
-        "random weights": [model.initial for model in trained],
+        XAVIER: [model.initial for model in trained],
+        NARROW: [model.narrow for model in trained],
     }
     for arm in SHUFFLED:
         shuffled = experiment.models(arm, config)
@@ -318,7 +319,7 @@ def logits_figure(scenes: Measured) -> Figure:
     # (seeds, layers) each, and the ends of the scale that all panels share
     series: dict[tuple[str, str], dict[str, np.ndarray]] = {}
     ends: list[float] = []
-    for kind, arm in ((WHEEL, "trained"), (BALL, "trained"), (WHEEL, "random weights")):
+    for kind, arm in ((WHEEL, "trained"), (BALL, "trained"), (WHEEL, XAVIER)):
         lines = {}
         for key in (ROAD, GRASS):
             logits = scenes.between(scenes.logits[arm, WHOLE], kind, key).numpy()
