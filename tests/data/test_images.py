@@ -239,6 +239,8 @@ def test_held_out_images_are_not_trained_on_and_the_test_images_are_not_there(ro
         assert data.tested_on == "held-out training images"
         assert data.content_hash == load(root, val_size=count).content_hash
         assert data.facts["whole_content_hash"] == whole != data.content_hash
+    with pytest.raises(DataError, match="val_size 60 leaves none of the 60 training images"):
+        load(root, val_size=60)
 
 
 def test_a_share_of_the_labels_is_a_share_of_the_training_images_that_remain(root):

@@ -108,11 +108,16 @@ def load_data(
         if trained_on is not None:
             held_out = ~torch.isin(train.image_hashes, trained_on)
         unseen = int(held_out.sum())
+        problem = ""
         if not unseen:
             problem = f"the model was trained on all {len(train):,} training images"
+        elif config.val_size >= len(train):
+            left = f"none of the {len(train):,} training images"
+            problem = f"val_size {config.val_size:,} leaves {left}"
+        if problem:
             raise DataError(f"{name}: {problem}; leave val_size out, to use the test images")
         # as many as requested, or all that it has not seen if these are fewer
-        if config.val_size < unseen or unseen == len(train):
+        if config.val_size < unseen:
             hashes = train.image_hashes[held_out]
             share = config.val_size / unseen
             held_out[held_out.clone()] = hold_out(hashes, train.labels[held_out], share, "val_size")
