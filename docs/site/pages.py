@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vit.cli.parsers import COMMANDS, GROUPS, command_parser
-from vit.config import PRESETS, USUAL, Config, Settings, spelled
+from vit.config import PRESETS, USUAL, Config, Settings, flat_settings, read_settings, spelled
 from vit.load_options import LoadOptions
 
 DOCS = Path(__file__).parents[1]
@@ -39,7 +39,8 @@ train: {epochs: 20}
 ```
 
 The command line overrides the file of `--config`, and the file overrides the defaults below.
-Without `--config`, `vit train` reads `quickstart.yaml`.
+Without `--config`, `vit train` reads `quickstart.yaml`; where its value is another, it stands below
+the default.
 `vit train --print_config` prints all settings as a file. Each name has its section:
 `mask_ratio` and `batch_size` of other programs are called `mask.ratio` and `train.batch_size`."""
 COMMANDS_HEAD = """# Commands
@@ -47,6 +48,7 @@ COMMANDS_HEAD = """# Commands
 `vit COMMAND --help` prints the same, and of `vit train` all settings. `python -m vit` is `vit`, and
 `python train.py` is `vit train`."""
 
+QUICKSTART = flat_settings(Config.from_settings(read_settings("quickstart")).to_dict())
 Rows = list[tuple[str, ...]]
 
 
@@ -89,7 +91,12 @@ def setting_row(section: type[Settings], name: str) -> tuple[str, ...]:
     values = values_of(schema)
     if values:
         said += f"<br><small>{values}</small>"
-    return f"`{section.key(name)}`", code(spelled(schema["default"])), said
+    default = code(spelled(schema["default"]))
+    key = section.key(name)
+    first_run = code(spelled(QUICKSTART[key]))
+    if first_run != default:
+        default += f"<br><small>quickstart: {first_run}</small>"
+    return f"`{key}`", default, said
 
 
 def settings_page() -> str:
