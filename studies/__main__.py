@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from studies import OF_TRAININGS, STUDIES, StudyConfig
+from studies import OF_TRAININGS, SEEDS, STUDIES, StudyConfig
 from vit.commandline import (
     OneLineParser,
     Parser,
@@ -65,7 +65,7 @@ def study_parser() -> argparse.ArgumentParser:
         nargs="+",
         type=whole_number,
         metavar="N",
-        help="a model is trained for each; 0 1 2, with --quick 0",
+        help="a model is trained for each; 0 1 2, for world 10 to 14, with --quick the first",
     )
     add(
         "--images",
@@ -154,7 +154,10 @@ def study_settings(
         )
 
     # What is looked at
-    seeds = options.seeds or ([0] if options.quick else [0, 1, 2])
+    seeds = options.seeds
+    if not seeds:
+        usual = SEEDS.get(name, StudyConfig.seeds)
+        seeds = list(usual[:1] if options.quick else usual)
     images = options.images
     if images is None:
         images = 200 if options.quick else 1000
@@ -178,7 +181,7 @@ def study_settings(
         if name in OF_TRAININGS:
             problem = f"{name} compares training runs, and a checkpoint is only one"
             raise ConfigError(f"--checkpoint: {problem}; leave it out")
-    return config, StudyConfig(seeds, images, options.checkpoint or "")
+    return config, StudyConfig(seeds, images, options.checkpoint or "", options.quick)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -97,6 +97,8 @@ def run_study(name: str, experiment: Experiment, out: Path, command: str) -> str
     tables = [table.as_markdown() for table in results.tables]
     images = " and ".join(data["name"] for data in used)
     seeds = ", ".join(str(seed) for seed in experiment.study.seeds)
+    if not used:
+        images = "a drawn world"
     measured = (
         f"Measured on {images}, seeds {seeds}, on {record['device']}, {record['date']}:"
         f" {record['training_seconds']:,.0f} s of training,"

@@ -1,19 +1,22 @@
 """Does what occurs together become similar?
 
-A small masked autoencoder learns a drawn world, in which we set what occurs together. Pictures have
+A small masked autoencoder learns a drawn world, in which we set what occurs together. Images have
 4 x 4 patches: sky above, things and ground below. Cones come with road, flowers with grass, boats
 with water. Wheels come with road "always", in "half" of the cases or "never", else with grass. A
 ball comes with water, or takes the wheel's place: it stands wherever a wheel could. In "one scene"
 all patches below show one thing and one ground; in "pairs" each column of two patches is a draw of
-its own. "Shuffled": each patch comes from another picture. Pixels of all kinds are orthogonal and
+its own. "Shuffled": each patch comes from another image. Pixels of all kinds are orthogonal and
 equally long, so looks do not decide what becomes similar.
 
-*Columns.* "embedding": cosine of the wheel's embedding with those of road, grass and ball, about
+*Columns.* "embedding": cosine of the wheel's embedding with those of road, ball and grass, about
 the mean of the eight kinds below; by chance it is -0.14. "alone": the same after layer 0, for each
-kind shown alone, all other patches masked. "reconstructed": how much road and grass the model fills
-in next to a wheel shown alone; 1 is that kind and nothing else. "score": q · k / √d of the wheel
-alone with the road, less that with the grass, in layers 0 and 1. "loss": mean squared error over
-masked patches of 512 new pictures.
+kind shown alone, all other patches masked. "reconstructed": how much road and grass is in the
+reconstruction of the patch in the column of a wheel shown alone; 1 is that kind and nothing else.
+"score": q · k / √d of the wheel alone with the road, less that with the grass, in layers 0 and 1.
+"loss": mean squared error over masked patches of 512 new images.
+
+*Initialisation.* The embedding begins with std 0.01, which training soon outweighs, so that vectors
+show the world. "Embedding Xavier": it begins as the other linear maps do, with std 0.16.
 
 *Limits.* A tiny drawn world and a tiny model. The recipe was chosen on seeds 0 to 2, so that "one
 scene, always, ball in its place" came out clearly; other seeds and other worlds were not used for
@@ -21,23 +24,33 @@ it. The settings of train.py and --images do not matter here.
 """
 
 # python -m studies world --run.threads 1
-# 18 worlds, 5 seeds, 800 steps each: ten minutes on one thread.
+# 18 trainings of 800 steps for each of 5 seeds: ten minutes on one thread.
 
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from studies.experiment import Experiment
+from studies.figures import SERIES, bare, colours_of
+from studies.tables import Results, Seeds, Table, seeds
+from vit.config import changed
 from vit.data.draws import seeded_weights
+from vit.figures.style import COLOURS as INKS
+from vit.figures.style import Figure, styled, titled_figure
+from vit.machine import choose_compute
 
 # --- the world ------------------------------------------------------------------------------------
 
 KINDS = ("sky", "road", "grass", "water", "cone", "flower", "boat", "wheel", "ball")
-"""Of patches. Each of the three things after water comes with the ground three places before it."""
+"""Of patches. Cone, flower and boat come with the ground three places before them."""
 SKY = KINDS.index("sky")
 ROAD = KINDS.index("road")
 GRASS = KINDS.index("grass")
@@ -46,7 +59,7 @@ CONE = KINDS.index("cone")
 WHEEL = KINDS.index("wheel")
 BALL = KINDS.index("ball")
 SIDE = 4
-"""Patches along a side of a picture, and pixels along a side of a patch."""
+"""Patches along a side of an image, and pixels along a side of a patch."""
 PATCHES = SIDE * SIDE
 PIXELS = 3 * SIDE * SIDE
 """Of a patch: three colours, from row to row."""
@@ -111,7 +124,7 @@ class World:
         one_scene: whether all patches below show one thing and one ground. Else each column of two
             patches is a draw of its own: a thing and its ground come with each other, and share
             no other company.
-        shuffled: whether each patch comes from another picture: nothing occurs together.
+        shuffled: whether each patch comes from another image: nothing occurs together.
     """
 
     company: float = 1.0
@@ -120,12 +133,12 @@ class World:
     shuffled: bool = False
 
     def draw(self, count: int, dice: torch.Generator) -> Tensor:
-        """Return the kinds in pictures, places in `KINDS`: int64 (count, PATCHES)."""
+        """Return the kinds in images, places in `KINDS`: int64 (count, PATCHES)."""
         if self.shuffled:
             ordered = replace(self, shuffled=False).draw(count * PATCHES, dice)
             return ordered.view(count, PATCHES, PATCHES).diagonal(dim1=1, dim2=2)
 
-        # A thing and its ground, for the picture or for each column
+        # A thing and its ground, for the image or for each column
         draws = 1 if self.one_scene else SIDE
         thing = torch.randint(CONE, BALL + 1, (count, draws), generator=dice)
         on_road = torch.rand(count, draws, generator=dice) < self.company
@@ -185,8 +198,7 @@ class Model(nn.Module):
 
     Args:
         wide: whether the embedding starts as the other maps do (Xavier-uniform, std 0.16). Else
-            with std 0.01, which training soon outweighs, so that vectors show the world and not
-            the start.
+            with std 0.01, which training soon outweighs.
     """
 
     def __init__(self, wide: bool = False) -> None:
@@ -241,12 +253,12 @@ DECAY = 0.05
 WARMUP = 50
 """Steps in which the learning rate rises to `RATE`."""
 MASKED = (0.3, 0.95)
-"""Share of masked patches, of each picture uniform in between: a patch nearly alone is nothing
+"""Share of masked patches, of each image uniform in between: a patch nearly alone is nothing
 new."""
 
 
 def draw_batch(world: World, count: int, dice: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Return pictures with noise (count, PATCHES, PIXELS), and masks, bool (count, PATCHES)."""
+    """Return images with noise (count, PATCHES, PIXELS), and masks, bool (count, PATCHES)."""
     kinds = world.draw(count, dice)
     noise = torch.randn(*kinds.shape, PIXELS, generator=dice)
     least, most = MASKED
@@ -259,7 +271,7 @@ class Training:
     """A model that learns from random weights, in a world that each step names.
 
     Args:
-        seed: of the initial weights and of the pictures.
+        seed: of the initial weights and of the images.
         wide: see `Model`.
     """
 
@@ -275,7 +287,7 @@ class Training:
         )
 
     def step(self, world: World) -> float:
-        """Take a step on new pictures of a world, and return their loss."""
+        """Take a step on new images of a world, and return their loss."""
         batch_loss = loss(self.model, *draw_batch(world, BATCH, self.dice))
         self.optimizer.zero_grad()
         batch_loss.backward()
@@ -286,8 +298,11 @@ class Training:
 
 # --- what is measured -----------------------------------------------------------------------------
 
-COMPARED = {"road": ROAD, "grass": GRASS, "ball": BALL}
+COMPARED = {"road": ROAD, "ball": BALL, "grass": GRASS}
 """What the wheel is compared with."""
+CHANCE = -1 / (len(KINDS) - 2)
+"""The mean of the cosines of a kind with the seven others below, about the mean of the eight, if
+all are equally long."""
 
 
 def wheel_cosines(vectors: Tensor) -> Tensor:
@@ -329,11 +344,11 @@ def measure(model: Model) -> dict[str, float]:
         for name, kind in COMPARED.items():
             found[f"{view}: {name}"] = cosines[kind].item()
 
-    # What is filled in above or below the wheel, in its column
+    # The reconstruction above or below the wheel, in its column
     beside = (place - BELOW.start + SIDE) % len(BELOW) + BELOW.start
-    filled_in = model.head(model.norm(stages[-1][WHEEL, case, beside])).mean(0)
+    reconstructed = model.head(model.norm(stages[-1][WHEEL, case, beside])).mean(0)
     for name in ("road", "grass"):
-        amount = filled_in @ pixels[COMPARED[name]] / PIXELS
+        amount = reconstructed @ pixels[COMPARED[name]] / PIXELS
         found[f"reconstructed: {name}"] = amount.item()
 
     # Scores, the mean over all pairs of places
@@ -343,3 +358,199 @@ def measure(model: Model) -> dict[str, float]:
         scores = k.mean(1) @ q[WHEEL].mean(0) / math.sqrt(WIDTH)
         found[f"score, layer {layer}"] = (scores[ROAD] - scores[GRASS]).item()
     return found
+
+
+# --- the study ------------------------------------------------------------------------------------
+
+STEPS = 800
+EVERY = 50
+"""Steps from one measurement to the next."""
+QUICK_STEPS = 200
+TESTED = 512
+"""New images, over which the loss is taken."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A training: its world, the one that follows after half of the steps, its initialisation."""
+
+    world: World
+    then: World | None = None
+    wide: bool = False
+
+
+SCENES = {
+    "always, ball in its place": Arm(World(1.0, substitutes=True)),
+    "half, ball in its place": Arm(World(0.5, substitutes=True)),
+    "never, ball in its place": Arm(World(0.0, substitutes=True)),
+    "shuffled, ball in its place": Arm(World(1.0, substitutes=True, shuffled=True)),
+    "always": Arm(World(1.0)),
+    "half": Arm(World(0.5)),
+    "never": Arm(World(0.0)),
+    "shuffled": Arm(World(1.0, shuffled=True)),
+}
+PAIRS = {
+    name: Arm(replace(arm.world, one_scene=False))
+    for name, arm in SCENES.items()
+    if not arm.world.shuffled
+}
+OTHERS = {
+    "embedding Xavier, always, ball in its place": Arm(World(1.0, substitutes=True), wide=True),
+    "embedding Xavier, never, ball in its place": Arm(World(0.0, substitutes=True), wide=True),
+    "always, then never, ball in its place": Arm(
+        World(1.0, substitutes=True), then=World(0.0, substitutes=True)
+    ),
+    "always, then never": Arm(World(1.0), then=World(0.0)),
+}
+GROUPS = {"One scene": SCENES, "Pairs": PAIRS, "One scene, other trainings": OTHERS}
+"""A table each."""
+Curves = Mapping[str, Tensor]
+"""Each measure at all moments, (seeds, moments)."""
+
+
+def learn(arm: Arm, of_seeds: Sequence[int], steps: int) -> Curves:
+    """Train a model for each seed, and measure it every `EVERY` steps from the first on."""
+    runs: dict[str, list[float]] = {}
+    for seed in of_seeds:
+        training = Training(seed, arm.wide)
+        world = arm.world
+        for step in range(steps + 1):
+            if arm.then is not None and step == steps // 2 + 1:
+                world = arm.then
+            if step > 0:
+                training.step(world)
+            if step % EVERY == 0:
+                found = measure(training.model)
+                batch = draw_batch(world, TESTED, torch.Generator().manual_seed(0))
+                with torch.no_grad():
+                    found["loss"] = loss(training.model, *batch).item()
+                for name, value in found.items():
+                    runs.setdefault(name, []).append(value)
+    return {name: torch.tensor(values).view(len(of_seeds), -1) for name, values in runs.items()}
+
+
+DRAWN = {
+    "One scene: wheels always with road": ("One scene", "always, ball in its place"),
+    "Pairs: wheels always with road": ("Pairs", "always, ball in its place"),
+    "Shuffled: nothing occurs together": ("One scene", "shuffled, ball in its place"),
+    "One scene: always, then never": (
+        "One scene, other trainings",
+        "always, then never, ball in its place",
+    ),
+}
+"""The trainings in the figure, which are all that a quick look takes: its titles, and where they
+are."""
+
+
+@styled
+def curves_figure(curves: Mapping[str, Mapping[str, Curves]]) -> Figure:
+    """Draw how similar to others the wheel's embedding is from step to step, for all in `DRAWN`,
+    and two images of each world.
+
+    Args:
+        curves: by table and name.
+    """
+    subtitle = (
+        "a ball takes the wheel's place · cosine of embeddings · line: mean over seeds, band: their"
+        " range · grey line: chance"
+    )
+    figure = titled_figure(7.6, 4.9, "What becomes similar to the wheel", subtitle)
+    grid = figure.subplots(2, 4, width_ratios=(0.3, 1, 0.3, 1))
+    for at, (title, (group, name)) in enumerate(DRAWN.items()):
+        shown = grid[at // 2, at % 2 * 2]
+        axes = grid[at // 2, at % 2 * 2 + 1]
+        arm = GROUPS[group][name]
+        bare(shown)
+        shown.imshow(examples(arm))
+
+        for (other, colour), (line, _) in zip(
+            zip(COMPARED, colours_of([*COMPARED]), strict=True), SERIES, strict=False
+        ):
+            values = curves[group][name][f"embedding: {other}"]
+            steps = EVERY * torch.arange(values.shape[1])
+            axes.plot(steps, values.mean(0), color=colour, linestyle=line, label=other)
+            look: dict[str, Any] = {"color": colour, "alpha": 0.16, "linewidth": 0}
+            axes.fill_between(steps, values.amin(0), values.amax(0), **look)
+        axes.axhline(CHANCE, color=INKS.quiet, linewidth=0.8)
+        if arm.then is not None:
+            axes.axvline(steps[-1] / 2, color=INKS.quiet, linewidth=0.8, linestyle=":")
+        axes.set_title(title)
+        axes.set(xlabel="step", ylim=(-1.05, 1.05), yticks=(-1, -0.5, 0, 0.5, 1))
+    names = grid[0, 1].get_legend_handles_labels()
+    figure.legend(*names, title="the wheel with", loc="outside lower center", ncols=len(COMPARED))
+    return figure
+
+
+def examples(arm: Arm) -> Tensor:
+    """Return two images of an arm's world that have a wheel, or of both its worlds, one above
+    the other: (H, W, 3) from 0 to 1."""
+    tiles = []
+    for number, world in enumerate((arm.world, arm.then or arm.world)):
+        kinds = world.draw(100, torch.Generator().manual_seed(number))
+        shown = kinds[(kinds == WHEEL).sum(1) > 1][0]
+        patches = 0.5 + 0.25 * kind_pixels()[shown].view(SIDE, SIDE, SIDE, SIDE, 3)
+        picture = patches.transpose(1, 2).reshape(SIDE * SIDE, SIDE * SIDE, 3).clamp(0, 1)
+        tiles.append(F.pad(picture, (0, 0, 0, 0, 0, 2), value=1.0))
+    return torch.cat(tiles)
+
+
+def cells(curves: Curves, step: int) -> list[Seeds]:
+    """Return each measure at a step."""
+    return [seeds(values[:, step // EVERY], digits=2) for values in curves.values()]
+
+
+def by_seed(
+    curves: Mapping[str, Mapping[str, Curves]], of_seeds: Sequence[int], steps: int
+) -> Table:
+    """Return what the seeds differ in, at the last step."""
+    measures = ("embedding: road", "embedding: ball", "embedding: grass", "score, layer 0")
+    rows = []
+    for title, of_arms in curves.items():
+        for name, of_arm in of_arms.items():
+            row = [title, name]
+            for measure_name in measures:
+                last = of_arm[measure_name][:, -1].tolist()
+                row.append(", ".join(f"{value:.2f}" for value in last))
+            rows.append(row)
+    named = ", ".join(str(seed) for seed in of_seeds)
+    return Table(f"Seed by seed ({named}), after {steps} steps", ("", "world", *measures), rows)
+
+
+def study(experiment: Experiment) -> Results:
+    """Return the measurements; the docstring of the module says how to read them."""
+    # So small a model is fastest on the CPU
+    experiment.config = changed(experiment.config, {"run.device": "cpu"})
+    choose_compute(experiment.config.run, "fp32")
+    steps = STEPS
+    groups: dict[str, dict[str, Arm]] = GROUPS
+    if experiment.study.quick:
+        steps = QUICK_STEPS
+        groups = {}
+        for title, name in DRAWN.values():
+            groups.setdefault(title, {})[name] = GROUPS[title][name]
+
+    # All trainings
+    curves: dict[str, dict[str, Curves]] = {}
+    for title, arms in groups.items():
+        curves[title] = {}
+        for name, arm in arms.items():
+            experiment.tell(f"training: {title.lower()}, {name}")
+            since = time.perf_counter()
+            curves[title][name] = learn(arm, experiment.study.seeds, steps)
+            seconds = time.perf_counter() - since
+            experiment.seconds[experiment.folder / title / name] = seconds
+            experiment.waited += seconds
+
+    # The tables: the random weights that the first training of each began with, then every one
+    tables = []
+    for title, of_arms in curves.items():
+        rows: list[tuple[str | int | Seeds, ...]] = []
+        for name, of_arm in of_arms.items():
+            if not rows:
+                start = "Xavier" if groups[title][name].wide else "std 0.01"
+                rows.append((f"random weights (embedding {start})", 0, *cells(of_arm, 0)))
+            for step in (steps // 4, steps // 2, steps):
+                rows.append((name, step, *cells(of_arm, step)))
+        tables.append(Table(title, ("world", "steps", *of_arm), rows))
+    tables.append(by_seed(curves, experiment.study.seeds, steps))
+    return Results(tables, {"curves": curves_figure(curves)})

@@ -10,6 +10,7 @@ import pytest
 from bench.__main__ import bench_parser
 from studies import STUDIES
 from studies.__main__ import study_parser, study_settings
+from studies.world import Model
 from vit.cli import parse
 from vit.commandline import given_settings
 from vit.config import Config, read_settings
@@ -24,6 +25,8 @@ QUESTIONS = PAGES["docs/questions/README.md"]
 NUMBER = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?")
 
 
+ANSWERS = {name: f"docs/questions/{name}/answer.md" for name in STUDIES}
+ANSWERS["world"] = "docs/questions/world.md"  # before the nine
 Cells = dict[tuple[str, str], float]  # by what a row begins with, and by column
 
 
@@ -192,6 +195,8 @@ def combined(name: str, cell: Cells) -> dict[str, float]:
     if name == "static-and-contextual":
         row = "nothing: random weights"
         return {"3.5": cell[row, "mean of the image"] / cell[row, "its own patch"]}
+    if name == "world":
+        return {"20848": sum(parameter.numel() for parameter in Model().parameters())}
     if name == "who-trains-them":
         end = {row: cell[row, "gradient at the end"] for row in ("W_Q", "W_K", "W_V", "W_O")}
         more = cell["MLP frozen", "more than where all learn"]
@@ -227,9 +232,10 @@ def cells_of(page: str) -> Cells:
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_each_number_of_an_answer_is_in_the_tables_of_its_results_or_follows_from_them(name):
-    page = PAGES[f"docs/questions/{name}/answer.md"]
+    page = PAGES[ANSWERS[name]]
     results = PAGES[f"studies/results/{name}.md"]
-    assert f"[studies/results/{name}.md](../../../studies/results/{name}.md)" in page
+    root = "../" * ANSWERS[name].count("/")
+    assert f"[studies/results/{name}.md]({root}studies/results/{name}.md)" in page
     # with titles
     tables = "\n".join(line for line in results.splitlines() if line.startswith(("|", "**")))
     missing = figures_that_are_missing(prose_of(page), tables)
@@ -241,13 +247,14 @@ def test_each_number_of_an_answer_is_in_the_tables_of_its_results_or_follows_fro
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_an_answer_is_short_and_begins_with_the_sentence_that_readme_and_the_course_have(name):
-    page = PAGES[f"docs/questions/{name}/answer.md"]
+    page = PAGES[ANSWERS[name]]
     question, sentence = re.match(r"# (.*)\n\n\*\*(.*)\*\*\n\n!\[", page).groups()
     assert question == STUDIES[name]
-    assert f"[{question}]({name}/answer.md)\n   {sentence}\n" in QUESTIONS
+    link = ANSWERS[name].removeprefix("docs/questions/")
+    assert f"[{question}]({link})\n   {sentence}\n" in QUESTIONS
     # README names some of the questions
-    if f"{name}/answer.md" in README:
-        assert f"[{question}](docs/questions/{name}/answer.md)\n  {sentence}\n" in README
+    if ANSWERS[name] in README:
+        assert f"[{question}]({ANSWERS[name]})\n  {sentence}\n" in README
     # Sentences and one table
     prose, tables = re.sub(r"^\|.*\n", "", page, flags=re.MULTILINE), page.count("\n\n|")
     assert tables == 1

@@ -103,7 +103,11 @@ QUICK = ("static-and-contextual", "one-hot")
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in STUDIES],
+    [
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+        for name in STUDIES
+        if name != "world"  # it looks at no images
+    ],
 )
 def test_a_study_measures_what_its_tables_say_and_says_the_same_of_a_checkpoint(
     one_seed, trained, smaller, tmp_path, monkeypatch, name
