@@ -19,6 +19,7 @@ STEPS = 5
 @pytest.fixture
 def page(driver):
     driver.get("about:blank")
+    driver.get_log("browser")  # of pages before this one
     driver.get(PAGE.as_uri())
     WebDriverWait(driver, 30).until(lambda page: points(page))
     yield driver
@@ -116,7 +117,7 @@ def test_losses_gradients_steps_and_measurements_are_torchs(page):
 
 def test_it_trains_and_goes_on_when_the_world_changes(page):
     page.find_element(By.ID, "train").click()
-    WebDriverWait(page, 120).until(lambda page: len(points(page)) > 7)
+    WebDriverWait(page, 120, poll_frequency=0.05).until(lambda page: len(points(page)) > 7)
     page.execute_script("company.value = 0; company.dispatchEvent(new Event('change'))")
     WebDriverWait(page, 120).until(lambda page: len(points(page)) > 10)
     page.find_element(By.ID, "train").click()
