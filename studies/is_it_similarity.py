@@ -1,26 +1,26 @@
-"""Does q . k measure similarity? Scores against the cosine of tokens, forms on pixels and tokens,
+"""Does q · k measure similarity? Scores against the cosine of tokens, forms on pixels and tokens,
 what distinguishes keys.
 
 A similarity gives equal vectors a high score, whatever their direction (positive: 100%; trace: 1),
-and is the same both ways (symmetric: 100%). The first table tells whether each head's scores follow
-the cosine of the two tokens; Q = K = V = X is what a plain similarity would have. The second and
-third describe W_Q W_K^T: as a form on the pixels of two patches in the first layer, and as a form
-on the tokens that each layer reads. A trace of 1 is a similarity, of -1 its opposite, 0 is chance.
-Weighted by how patches or tokens vary, a direction in which they do not differ counts for nothing.
-The last two tables split the scores of a query over its keys into their parts. Random weights show
-what an untrained model has.
+and is the same both ways (symmetric: 100%; a random matrix: half). The first table tells whether
+scores follow the cosine of the two tokens; Q = K = V = X is what a plain similarity would have.
+Near patches are similar, so the keys are also compared with others at the same distance only; and
+tokens of one place are similar, so the mean token of each place is also subtracted first. The
+second has each head. The next two describe W_Q W_K^T: as a form on the pixels of two patches in the
+first layer, and as a form on the tokens that each layer reads. A trace of 1 is a similarity, of -1
+its opposite, 0 is chance. Weighted by how patches or tokens vary, a direction in which they do not
+differ counts for nothing. The last two tables split the scores of a query over its keys into their
+parts. Random weights show what an untrained model has.
 
 *Limits.* The forms are those of contents; biases are in the split of the scores. The forms on
-pixels leave out the norm's divisor, one number per token, which changes no sign. Distance is held
-constant by a linear fit. A correlation is an average over queries and keys: a head may prefer
-similar keys in one direction and opposite ones in another. Scores say where a token attends, not
-what is done with what it receives.
+pixels leave out the norm's divisor, one number per token, which changes no sign. A correlation is
+an average over queries and keys: a head may prefer similar keys in one direction and opposite ones
+in another. Scores say where a token attends, not what is done with what it receives.
 """
 
-# python -m studies is-it-similarity --checkpoint vit-tiny-p4-cifar10 --data cifar10 Two minutes on
-# one thread. Expect: a correlation of scores and cosine of 0.05 in the first layer, 0.38 to 0.62 in
-# the next four and -0.06 in the last (Q = K = V = X: 0.79 to 0.89); with distance held constant
-# 0.02, 0.20 to 0.51, and -0.23. Without --checkpoint it trains three small models, in 26 minutes.
+# python -m studies is-it-similarity --checkpoint vit-tiny-p4-cifar10 --data cifar10
+# Three minutes on one thread. Expect: EXPECT
+# Without --checkpoint it trains three small models, in 26 minutes.
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from studies.analysis.logits import (
     symmetric_share,
     variance_parts,
 )
-from studies.experiment import XAVIER, Experiment, Trained, trained_and_random
+from studies.experiment import NARROW, XAVIER, Experiment, Trained, trained_and_random
 from studies.figures import Panel, layers_figure, pairs_figure, shares_figure
 from studies.tables import Results, Seeds, Table, seeds
 from vit.encoder import Block, VisionTransformer
@@ -50,7 +50,10 @@ from vit.evaluation.reconstruction import grid_distances
 from vit.figures.style import Figure
 from vit.patches import patchify, unpatchify
 
-SIMILARITIES = ("tokens", "pixels", "tokens, distance held constant")
+IDENTITY = "Q = K = V = X"
+EQUAL, WITHOUT_PLACES = "at equal distance", "without the places' means"
+BOTH = f"{EQUAL}, {WITHOUT_PLACES}"
+SIMILARITIES = ("tokens", EQUAL, WITHOUT_PLACES, BOTH, "pixels")
 """Whose similarity scores are correlated with."""
 FORMS = (
     "symmetric",
@@ -121,7 +124,7 @@ def study(experiment: Experiment) -> Results:
     plain = []
     for trained in models:
         plain.append(preferences(trained, trained.model.encoder, images, identity=True))
-    preferred["Q = K = V = X"] = torch.stack(plain)
+    preferred[IDENTITY] = torch.stack(plain)
 
     data = models[0].data.name
     pictures = {
@@ -131,6 +134,7 @@ def study(experiment: Experiment) -> Results:
     }
     tables = [
         preferences_table(preferred),
+        heads_table(preferred["trained"]),
         forms_table(forms),
         token_forms_table(on_tokens),
         first_layer_table(first),
@@ -302,22 +306,24 @@ def preferences(
     of the images.
 
     A patch's scores are correlated over all other patches with the cosine of the two tokens as they
-    enter attention, of their pixels, and of the tokens at equal distance.
+    enter attention, and of their pixels. The mean token of a place is that of other images.
 
     Args:
         identity: with q = k = x, a head's slice of it, in place of learned queries and keys.
 
     Returns:
-        (images, layers, h, 3), the last in the order of `SIMILARITIES`.
+        (images, layers, h, 5), the last in the order of `SIMILARITIES`.
     """
     prefix = encoder.num_prefix_tokens
     embed = encoder.patch_embed
+    others = queries_and_keys_by_layer(encoder, trained.inputs(256, "train"))
+    typical = [layer.tokens[:, prefix:].mean(0) for layer in others]  # (L, D) each
     correlations = []
     for part in batches(trained, images // 4):
         distances = grid_distances(embed.grid_size, part.device)  # (L, L)
         pixels = patchify(part, embed.patch_size)
         layers = []
-        for layer in queries_and_keys_by_layer(encoder, part):
+        for layer, mean in zip(queries_and_keys_by_layer(encoder, part), typical, strict=True):
             scores = layer.logits
             if identity:
                 heads = layer.queries.shape[1]
@@ -327,10 +333,12 @@ def preferences(
             tokens = layer.tokens[:, prefix:]
             by_similarity = (
                 correlation_with_cosine(scores, tokens),
-                correlation_with_cosine(scores, pixels),
                 correlation_with_cosine(scores, tokens, distances),
+                correlation_with_cosine(scores, tokens - mean),
+                correlation_with_cosine(scores, tokens - mean, distances),
+                correlation_with_cosine(scores, pixels),
             )
-            layers.append(torch.stack(by_similarity, -1))  # (B, h, 3)
+            layers.append(torch.stack(by_similarity, -1))  # (B, h, 5)
         correlations.append(torch.stack(layers, 1))
     return torch.cat(correlations).cpu()
 
@@ -376,7 +384,7 @@ def token_forms_table(forms: dict[str, Tensor]) -> Table:
 
 
 def preferences_table(preferred: dict[str, Tensor]) -> Table:
-    """Return whether scores follow similarity: (seeds, images, layers, h, 3) by model.
+    """Return whether scores follow similarity: (seeds, images, layers, h, 5) by model.
 
     The models are trained, with random weights, and Q = K = V = X.
     """
@@ -385,34 +393,30 @@ def preferences_table(preferred: dict[str, Tensor]) -> Table:
     layers["all"] = slice(None)
     rows = []
     for name, chosen in layers.items():
-        # Each head of each seed: (seeds, layers, h, 3)
-        heads = {model: values[:, :, chosen].mean(1) for model, values in preferred.items()}
-        trained = heads["trained"]
-        values = (
-            trained[..., 0],
-            trained[..., 0].amin((1, 2)),
-            trained[..., 0].amax((1, 2)),
-            trained[..., 2],
-            trained[..., 1],
-            heads[XAVIER][..., 0],
-            heads["Q = K = V = X"][..., 0],
-        )
+        trained = preferred["trained"][:, :, chosen]
+        values = [trained[..., i] for i in range(len(SIMILARITIES))]
+        values += [preferred[model][:, :, chosen, :, 0] for model in (XAVIER, NARROW, IDENTITY)]
         rows.append((name, *(seeds(measure.double(), digits=2) for measure in values)))
     title = (
         "Correlation over keys of a query's score with the cosine of the two tokens, mean over"
         " heads and images"
     )
-    columns = (
-        "heads",
-        "trained",
-        "lowest head",
-        "highest head",
-        "distance held constant",
-        "with the cosine of the pixels",
-        XAVIER,
-        "Q = K = V = X",
-    )
-    return Table(title, columns, rows)
+    others = (EQUAL, WITHOUT_PLACES, BOTH, "with the cosine of the pixels")
+    return Table(title, ("heads", "trained", *others, XAVIER, NARROW, IDENTITY), rows)
+
+
+def heads_table(trained: Tensor) -> Table:
+    """Return the same of each head of trained models: (seeds, images, layers, h, 5)."""
+    # Heads of different seeds have nothing in common but their rank
+    ranked = trained.mean(1).sort(2).values  # (seeds, layers, h, 5)
+    rows = []
+    for name in (EQUAL, BOTH):
+        for layer in range(ranked.shape[1]):
+            of_heads = ranked[:, layer, :, SIMILARITIES.index(name)].T
+            rows.append((name, layer, *(seeds(head, digits=2) for head in of_heads)))
+    heads = [f"head of rank {rank}" for rank in range(1, ranked.shape[2] + 1)]
+    title = "The same of each head, as trained, from the lowest to the highest of a layer"
+    return Table(title, ("keys compared", "layer", *heads), rows)
 
 
 def first_layer_table(first: dict[str, Tensor]) -> Table:
@@ -437,7 +441,7 @@ def keys_table(keys: dict[str, Tensor]) -> Table:
                 cells.append(share(values[:, layer, :, i]))
         rows.append((f"layer {layer}", *cells))
     columns = [""]
-    for model in ("trained", "random"):
+    for model in keys:
         for key in KEYS:
             columns.append(f"{key}, {model}")
     title = (
@@ -453,16 +457,22 @@ def keys_table(keys: dict[str, Tensor]) -> Table:
 def preferences_figure(preferred: dict[str, Tensor], data: str) -> Figure:
     """Draw whether scores follow the similarity of tokens, layer by layer, as means over heads and
     seeds."""
-    lines = {}
-    for model, values in preferred.items():
-        # (seeds, images, layers, h, 3) -> (seeds, layers, h) -> (seeds x heads, layers)
-        means = values.mean(1)[..., 0]
-        lines[model] = means.transpose(1, 2).flatten(0, 1).numpy()
-    controlled = preferred["trained"].mean(1)[..., 2]
-    lines["trained, distance held constant"] = controlled.transpose(1, 2).flatten(0, 1).numpy()
-    panel = Panel("", lines, "correlation over keys", {"no relation": 0.0}, limits=(-0.6, 1))
+    # Each head of each seed: (seeds x heads, layers, 5)
+    heads = {
+        name: values.mean(1).transpose(1, 2).flatten(0, 1) for name, values in preferred.items()
+    }
+    trained = {name: heads["trained"][..., SIMILARITIES.index(name)] for name in (EQUAL, BOTH)}
+    compared = {name: heads[name][..., 0] for name in (IDENTITY, XAVIER, NARROW)}
+    panels = []
+    for title, lines in (
+        ("trained", {"trained": heads["trained"][..., 0], **trained}),
+        ("for comparison", compared),
+    ):
+        drawn = {name: values.numpy() for name, values in lines.items()}
+        zero = {"no relation": 0.0}
+        panels.append(Panel(title, drawn, "correlation over keys", zero, limits=(-0.6, 1)))
     caption = f"{data} · line: mean over heads and seeds; band: from the lowest head to the highest"
-    return layers_figure([panel], "Do scores follow the similarity of the two tokens?", caption)
+    return layers_figure(panels, "Do scores follow the similarity of the two tokens?", caption)
 
 
 def split_figure(keys: dict[str, Tensor], data: str) -> Figure:
@@ -472,10 +482,10 @@ def split_figure(keys: dict[str, Tensor], data: str) -> Figure:
     rows = {}
     for layer, shares in enumerate(keys["trained"].mean((0, 2)).tolist()):
         rows[f"layer {layer}"] = dict(zip(KEYS, shares, strict=True))
-    random_shares = keys[XAVIER].mean((0, 2)).tolist()  # (layers, 3)
-    for layer in sorted({0, len(random_shares) - 1}):
-        name = f"random weights, layer {layer}"
-        rows[name] = dict(zip(KEYS, random_shares[layer], strict=True))
+    for model in (XAVIER, NARROW):
+        random_shares = keys[model].mean((0, 2)).tolist()  # (layers, 3)
+        for layer in sorted({0, len(random_shares) - 1}):
+            rows[f"{model}, layer {layer}"] = dict(zip(KEYS, random_shares[layer], strict=True))
     caption = f"{data} · shares of the variance of a query's scores over its keys, mean over heads"
     return shares_figure([Panel("", rows)], "What distinguishes the keys of a query?", caption)
 

@@ -4,57 +4,70 @@ images, layer by layer.
 Patches are pasted at places of images, in all combinations, and the variance of their tokens is
 split exactly. The share of the patch, the position or the image alone is the variance of the mean
 over all else. "Token-specific context" is what the image adds to a token beyond the mean of that
-image at all places and for all patches. Shares sum to 100%. The second table follows one patch of
-Scenes, a wheel: how far its token moves (1 - cosine, beyond what is typical of the place) from its
-own image into another street, and into scenes where no wheel belongs, compared with a ball, which
-is drawn by the same code and belongs elsewhere. 0 is no move; 1 means nothing in common.
+image at all places and for all patches. Shares sum to 100%. The last column does not depend on how
+large these are beside each other: of all that the image adds, its mean and token-specific context,
+the part that all tokens get alike. Means and ranges are over draws of patches, places and images;
+random weights are drawn anew for each. Models of other objectives are as large, and see the same
+images as often. The last table follows one patch of Scenes, a wheel: how far its token moves
+(1 - cosine, beyond what is typical of the place) from its own image into another street, and into
+scenes where no wheel belongs, compared with a ball, which is drawn by the same code and belongs
+elsewhere. 0 is no move; 1 means nothing in common.
 
-*Limits.* The shares hold for these patches, places and images, and for the residual stream as it
-is: other images give other shares, and later layers need not read a direction that varies much.
-Shares of a total do not say how large the total is. A pasted patch is often one that would not
-occur there.
+*Limits.* The shares hold for the residual stream as it is: later layers need not read a direction
+that varies much. Shares of a total do not say how large the total is. A pasted patch is often one
+that would not occur there.
 """
 
 # python -m studies static-and-contextual --checkpoint vit-tiny-p4-cifar10 --data cifar10
-# A minute on one thread. Expect: training takes the share of the image's mean from 73% to 9%, that
-# of position from 5% to 46%, and that of token-specific context from 2% to 20%.
-# Without --checkpoint it trains six small models, in 55 minutes.
+# Five minutes on one thread. Expect: of all that the image adds, all tokens get 27% alike (25 to
+# 33); with random weights 96 to 99%.
+# Without --checkpoint it trains twelve small models, in two hours.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from studies.experiment import XAVIER, Experiment, Trained, trained_and_random
-from studies.figures import Panel, pasted_figure, shares_figure
+from studies.experiment import Experiment, Trained, trained_and_random, untrained
+from studies.figures import Panel, layers_figure, pasted_figure
 from studies.kinds import BATCH, CLEAR, drawn_scenes, require_parts, residual_stream
-from studies.tables import Results, Seeds, Table, seeds
-from vit.config import ModelConfig
+from studies.tables import Draws, Results, Seeds, Table, seeds
+from vit.config import ModelConfig, changed
 from vit.data.draws import make_generator
 from vit.data.images import evenly_spaced
 from vit.encoder import VisionTransformer
 from vit.errors import RunError
 from vit.figures.style import Figure
+from vit.mae import MaskedAutoencoder
 from vit.patches import patchify, unpatchify
 from vit.scenes import CLASS_NAMES, PART_NAMES, SCENES_OF_CLASS
 
 PATCHES, PLACES, IMAGES = 16, 9, 16  # in all combinations: 2,304 images
+DRAWS = 5  # of patches, places and images, and of random weights
+MEAN, CONTEXT = "mean of the image", "token-specific context"  # all that the image adds
 TERMS: dict[str, list[tuple[str, ...]]] = {  # of the variance of patches at places of images
     "its own patch": [("patch",)],
     "its position": [("place",)],
-    "token-specific context": [
+    CONTEXT: [
         ("place", "image"),
         ("patch", "image"),
         ("patch", "place", "image"),
     ],
-    "mean of the image": [("image",)],
+    MEAN: [("image",)],
     "patch with position": [("patch", "place")],
 }
+ADDED, ALIKE = "all that the image adds", "given to all tokens alike"
+OBJECTIVES: dict[str, dict[str, Any]] = {
+    "labels": {"train.objective": "classify"},
+    "reconstruction and a contrastive loss": {"augment.views": 2, "reconstruct.contrast": 0.1},
+}
+"""Objectives to compare with reconstruction: their settings."""
 WHEEL, BALL = "wheel", "ball"  # a ball is drawn by the wheel's code, see vit.scenes
 HOME, STREET, ELSEWHERE = "home", "another street", ("meadow", "sea", "air")
 OTHERS = (STREET, *ELSEWHERE)
@@ -144,26 +157,35 @@ def study(experiment: Experiment) -> Results:
     models = experiment.models()
     drawn = experiment.models(config=scenes)
     cases = street_wheels(scenes.model, min(experiment.study.images, CASES))
-    # (seeds, S, terms) and (seeds, kinds, other scenes, S, n)
-    shares = trained_and_random(
-        models, lambda trained, model: token_shares(model.encoder, design_of(trained))
-    )
+    # (seeds, draws, S, terms) and (seeds, kinds, other scenes, S, n)
+    shares = shares_of_draws(models)
     moved = trained_and_random(
         drawn, lambda trained, model: cases.distances(trained, model.encoder)
     )
 
     # What tokens differ by
-    design = design_of(models[0]).description
-    shares_rows: list[tuple[str | int | Seeds, ...]] = []
+    design = design_of(models[0], 0).description
+    data = models[0].data.name
+    rows: list[tuple[str | int | Draws, ...]] = []
     for name, values in shares.items():
-        for stage in range(values.shape[1]):
-            cells = [seeds(values[:, stage, term], share=True) for term in range(len(TERMS))]
-            shares_rows.append((name, stage, *cells))
-    shares_table = Table(
-        f"What tokens differ by: shares of the variance of {design} of {models[0].data.name}",
-        ("model", "layers passed", *TERMS),
-        shares_rows,
-    )
+        for stage in range(values.shape[2]):
+            rows.append((name, stage, *cells_of(values[:, :, stage])))
+    columns = (*TERMS, ALIKE)
+    title = f"What tokens differ by: shares of the variance of {design} of {data}"
+    tables = [Table(title, ("model", "layers passed", *columns), rows)]
+
+    # The same for other objectives, after the last layer
+    if not experiment.leaves_out("other objectives"):
+        rows = [("reconstruction", *cells_of(shares["trained"][:, :, -1]))]
+        for name, changes in OBJECTIVES.items():
+            if name == "labels" and not models[0].data.has_classes:
+                continue
+            others = experiment.models(config=changed(experiment.config, changes))
+            rows.append(
+                (name, *cells_of(shares_of_draws(others, random=False)["trained"][:, :, -1]))
+            )
+        title = "Reconstruction and other objectives, the rest alike: shares after the last layer"
+        tables.append(Table(title, ("objective", *columns), rows))
 
     # How far wheels and balls move
     moved_rows: list[tuple[str | Seeds, ...]] = []
@@ -173,35 +195,84 @@ def study(experiment: Experiment) -> Results:
             for scene, members in GROUPS.items():
                 cells = [seeds(values[:, kind, members, stage], digits=2) for stage in stages]
                 moved_rows.append((name, patch, scene, *cells))
-    moved_table = Table(
+    title = (
         "Scenes: how far the token of a patch moves from a wheel's own street image into another"
-        f" scene, 1 - cosine; mean of {len(cases.places)} wheels",
-        ("model", "patch", "scene", "first layer", "middle layer", "last layer"),
-        moved_rows,
+        f" scene, 1 - cosine; mean of {len(cases.places)} wheels"
     )
+    columns = ("model", "patch", "scene", "first layer", "middle layer", "last layer")
+    tables.append(Table(title, columns, moved_rows))
     pictures = {
-        "shares": shares_of_tokens(shares, f"{models[0].data.name} · {design}"),
+        "shares": shares_of_tokens(shares, f"{data} · {design}"),
         "pasted": example_figure(cases, drawn[0], moved["trained"][0]),
     }
-    return Results([shares_table, moved_table], pictures)
+    return Results(tables, pictures)
 
 
-def design_of(trained: Trained) -> Design:
+def design_of(trained: Trained, draw: int) -> Design:
     """Draw `PATCHES`, `PLACES` and `IMAGES` of test images, or as many as there are: the same for
     all models."""
     embed = trained.model.encoder.patch_embed
-    inputs = trained.inputs(PATCHES + IMAGES)
+    generator = make_generator(0, "design", draw)
 
-    # Images to cut patches out of, spread like the others over all classes
-    givers = torch.linspace(0, len(inputs) - 1, PATCHES).round().long()
-    contexts = inputs[~torch.isin(torch.arange(len(inputs)), givers)]
-
-    # The same draws for all models
-    generator = make_generator(0, "design")
+    # Images to cut patches out of, and others to put them into
+    images = trained.data.test.images
+    chosen = torch.randperm(len(images), generator=generator)[: PATCHES + IMAGES]
+    inputs = trained.prepare(images[chosen])
+    givers = inputs[:PATCHES]
+    contexts = inputs[PATCHES:]
     cut = torch.randint(embed.num_patches, (PATCHES,), generator=generator)
     places = torch.randperm(embed.num_patches, generator=generator)[:PLACES]
-    patches = patchify(inputs[givers], embed.patch_size)[torch.arange(PATCHES), cut]  # (n, P)
+    patches = patchify(givers, embed.patch_size)[torch.arange(PATCHES), cut]  # (n, P)
     return Design(patches, places, contexts)
+
+
+def shares_of_draws(models: Sequence[Trained], random: bool = True) -> dict[str, Tensor]:
+    """Return the shares of each of `DRAWS` designs, trained and with random weights drawn anew for
+    each: (seeds, draws, S, terms) by model."""
+    of_draws: dict[str, list[Tensor]] = {}
+    for draw in range(DRAWS):
+
+        def measure(trained: Trained, model: MaskedAutoencoder, draw: int = draw) -> Tensor:
+            return token_shares(model.encoder, design_of(trained, draw))
+
+        if random:
+            begun_anew = [with_other_start(trained, draw) for trained in models]
+            measured = trained_and_random(begun_anew, measure)
+        else:
+            measured = {"trained": torch.stack([measure(each, each.model) for each in models])}
+        for name, values in measured.items():
+            of_draws.setdefault(name, []).append(values)
+    return {name: torch.stack(values, 1) for name, values in of_draws.items()}
+
+
+def with_other_start(trained: Trained, draw: int) -> Trained:
+    """Return a model whose random weights are drawn with another seed; of draw 0 with its own."""
+    config = changed(trained.config, {"train.seed": trained.config.train.seed + 100 * draw})
+    initial = untrained(trained.model, config.train.seed)
+    initial = cast(MaskedAutoencoder, initial).to(trained.compute.device).eval()
+    return replace(trained, config=config, initial=initial)
+
+
+def cells_of(shares: Tensor) -> list[str | Draws]:
+    """Return the cells of a row: the mean and range of shares (seeds, draws, terms), then of the
+    part that all tokens get alike."""
+    cells: list[str | Draws] = []
+    for values in shares.flatten(0, 1).T:
+        cells.append(Draws(tuple(values.tolist()), share=True))
+    part = alike(shares)
+    # Before the first layer the image adds nothing
+    cells.append("" if part.isnan().any() else Draws(tuple(part.flatten().tolist()), share=True))
+    return cells
+
+
+def alike(shares: Tensor) -> Tensor:
+    """Return, of all that the image adds, the part that all tokens get alike; nan if that is 0.
+
+    Shares (..., terms) are in the order of `TERMS`.
+    """
+    mean = shares[..., list(TERMS).index(MEAN)]
+    added = mean + shares[..., list(TERMS).index(CONTEXT)]
+    return torch.where(added > 1e-6, mean / added, torch.nan)
 
 
 def token_shares(encoder: VisionTransformer, design: Design) -> Tensor:
@@ -316,17 +387,26 @@ def variance_shares(values: Tensor, factors: tuple[str, ...]) -> dict[tuple[str,
 
 
 def shares_of_tokens(shares: dict[str, Tensor], caption: str) -> Figure:
-    """Draw what tokens differ by: from layer to layer as trained, and after the last layer
-    untrained."""
-    trained = shares["trained"].mean(0).tolist()  # (S, terms)
-    rows = {}
-    for stage, values in enumerate(trained):
-        name = f"after layer {stage - 1}" if stage else "embedding"
-        rows[name] = dict(zip(TERMS, values, strict=True))
-    untrained = shares[XAVIER].mean(0)[-1].tolist()
-    rows[f"untrained, after layer {len(trained) - 2}"] = dict(zip(TERMS, untrained, strict=True))
-    caption = f"{caption}: shares of their tokens' variance"
-    return shares_figure([Panel("", rows)], "What makes tokens differ", caption)
+    """Draw what tokens differ by, from layer to layer: shares (seeds, draws, S, terms) by model."""
+    panels: dict[str, dict[str, Any]] = {
+        "its own patch": {},
+        "its position": {},
+        ADDED: {},
+        f"of this, {ALIKE}": {},
+    }
+    for name, values in shares.items():
+        of_all = values.flatten(0, 1)  # (seeds x draws, S, terms)
+        parts = dict(zip(TERMS, of_all.movedim(-1, 0), strict=True))
+        added = parts[MEAN] + parts[CONTEXT]
+        drawn = (parts["its own patch"], parts["its position"], added, alike(of_all))
+        for panel, of_model in zip(panels.values(), drawn, strict=True):
+            panel[name] = of_model.numpy()
+    return layers_figure(
+        [Panel(title, lines, share=True, limits=(0, 1)) for title, lines in panels.items()],
+        "What makes tokens differ",
+        f"{caption}: shares of their tokens' variance · line: mean over draws; band: their range",
+        axis="layers passed",
+    )
 
 
 def example_figure(cases: Cases, trained: Trained, moved: Tensor) -> Figure:

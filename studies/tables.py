@@ -80,6 +80,20 @@ class Seeds:
         return _with_spread(f"{mean:.{digits}f}{unit}", spread, f".{digits}f")
 
 
+@dataclass(frozen=True)
+class Draws(Seeds):
+    """One measure, once per draw, of several seeds or one."""
+
+    def __str__(self) -> str:
+        """Return "27.0% (24.7 to 33.3)": the mean, and the range of the draws."""
+        of_one = [
+            str(Seeds((value,), self.share, self.digits)).removesuffix("%")
+            for value in (self.mean, min(self.values), max(self.values))
+        ]
+        unit = "%" if self.share else ""
+        return f"{of_one[0]}{unit} ({of_one[1]} to {of_one[2]})"
+
+
 def meaningful_digits(mean: float, spread: float | None) -> int:
     """Return the decimals of a mean: up to the second digit of its spread, or its own third."""
     digits = 2 - math.floor(math.log10(abs(mean) or 100))

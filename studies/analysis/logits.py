@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-from studies.analysis.correlation import correlation, partial_correlation
+from studies.analysis.correlation import correlation
 from vit.encoder import Block, VisionTransformer
 from vit.errors import AttentionError
 from vit.patches import patchify, unpatchify
@@ -216,16 +216,25 @@ def self_share(weights: Tensor, num_prefix_tokens: int = 0) -> Tensor:
 def correlation_with_cosine(logits: Tensor, vectors: Tensor, given: Tensor | None = None) -> Tensor:
     """Correlate logits (B, h, N, N) over keys with the cosines of `vectors` (B, N, D): (B, h).
 
-    A token's own key, of cosine 1, is left out. `given` (N, N) is held constant.
+    A token's own key, of cosine 1, is left out. With `given` (N, N), keys are compared only with
+    those of which it is the same, such as those at the same distance from the query.
     """
     unit = F.normalize(vectors, dim=-1)
     scores = _others(logits)  # (B, h, N, N - 1)
     cosines = _others(unit @ unit.mT)[:, None]  # (B, 1, N, N - 1)
-    if given is None:
-        correlations = correlation(scores, cosines)
-    else:
-        correlations = partial_correlation(scores, cosines, _others(given))
-    return correlations.mean(-1)
+    if given is not None:
+        groups = F.one_hot(_others(given).unique(return_inverse=True)[1]).to(scores)
+        scores = _within(scores, groups)
+        cosines = _within(cosines, groups)
+    return correlation(scores, cosines).mean(-1)
+
+
+def _within(values: Tensor, groups: Tensor) -> Tensor:
+    """Return values (B, h, N, n) less the mean of their group, of groups (N, n, G) per query."""
+    means = torch.einsum("bhqk,qkg->bhqg", values, groups) / groups.sum(1).clamp(min=1)
+    left = values - torch.einsum("bhqg,qkg->bhqk", means, groups)
+    # A group of one leaves only rounding
+    return torch.where(left.abs() > 1e-5 * values.abs().amax(-1, keepdim=True), left, 0.0)
 
 
 def _others(square: Tensor) -> Tensor:

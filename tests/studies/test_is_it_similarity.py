@@ -6,6 +6,7 @@ import torch
 from studies.is_it_similarity import (
     KEYS,
     SCORE_PARTS,
+    SIMILARITIES,
     covariance_root,
     first_layer_shares,
     form_shares,
@@ -33,13 +34,20 @@ def test_likeness_that_is_planted_is_found_and_so_is_its_opposite(trained, encod
     torch.testing.assert_close(
         like, preferences(trained, encoder, 48, identity=True), rtol=0, atol=1e-5
     )
-    assert like.shape == (12, 2, 3, 3)
-    # of the tokens, also with the distance held constant
-    assert like.mean((0, 2))[:, [0, 2]].min() > 0.5
+    assert like.shape == (12, 2, 3, len(SIMILARITIES))
+    # of the tokens, also among keys at the same distance
+    assert like.mean((0, 2))[:, :2].min() > 0.5
     for block in encoder.blocks[:1]:
         block.attn.W_K.data.neg_()
     unlike = preferences(trained, encoder, 48)
     torch.testing.assert_close(unlike[:, 0], -like[:, 0], rtol=0, atol=1e-5)
+
+
+def test_likeness_of_places_is_none_without_their_means(trained, encoder):
+    encoder.pos_embed.data.mul_(30)
+    tokens, _, without_places, *_ = preferences(trained, encoder, 48)[:, 0].mean((0, 1))
+    assert tokens > 0.5
+    assert abs(without_places) < tokens / 3  # the rest is through the norm
 
 
 def test_a_form_that_is_a_similarity_has_all_shares(trained, encoder):

@@ -18,8 +18,11 @@ from studies.static_and_contextual import (
     STREET,
     TERMS,
     WHEEL,
+    alike,
+    cells_of,
     design_of,
     pasted_tokens,
+    shares_of_draws,
     street_wheels,
     token_shares,
     variance_shares,
@@ -31,7 +34,7 @@ from vit.scenes import PART_NAMES, scene_indices
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """The laws hold for a design of any size."""
-    for name, size in {"PATCHES": 5, "PLACES": 4, "IMAGES": 6, "CASES": 12}.items():
+    for name, size in {"PATCHES": 5, "PLACES": 4, "IMAGES": 6, "CASES": 12, "DRAWS": 2}.items():
         monkeypatch.setattr(study, name, size)
 
 
@@ -42,7 +45,7 @@ def cases(experiment):
 
 def test_shares_sum_to_one_and_the_embedding_knows_no_image(trained):
     for model in (trained.model, trained.initial):
-        shares = token_shares(model.encoder, design_of(trained))
+        shares = token_shares(model.encoder, design_of(trained, 0))
         assert shares.shape == (3, len(TERMS))
         torch.testing.assert_close(shares.sum(1), torch.ones(3))
         # patch + position
@@ -56,7 +59,7 @@ def test_without_attention_no_token_knows_its_image(trained):
     kept = {name: value.clone() for name, value in encoder.state_dict().items()}
     for block in encoder.blocks:
         block.attn.proj.weight.data.zero_()
-    shares = token_shares(encoder, design_of(trained))
+    shares = token_shares(encoder, design_of(trained, 0))
     encoder.load_state_dict(kept)
     torch.testing.assert_close(shares[:, 2:4], torch.zeros(3, 2), rtol=0, atol=1e-6)
     assert shares[-1, 4] > 0  # each MLP mixes patch and position
@@ -70,7 +73,7 @@ def test_the_mean_of_the_image_is_not_token_specific_context(trained, monkeypatc
     specific = centred(1, 4, 6, 8, seed=3) + centred(5, 1, 6, 8, seed=4)
     tokens = patch + place + 2 * image + specific  # variances 1, 1, 4, 2
     monkeypatch.setattr(study, "pasted_tokens", lambda *_: tokens.flatten(0, 2)[None])
-    (shares,) = token_shares(trained.model.encoder, design_of(trained))
+    (shares,) = token_shares(trained.model.encoder, design_of(trained, 0))
     expected = {
         "its own patch": 1,
         "its position": 1,
@@ -79,6 +82,30 @@ def test_the_mean_of_the_image_is_not_token_specific_context(trained, monkeypatc
         "patch with position": 0,
     }
     assert (8 * shares).tolist() == pytest.approx([expected[name] for name in TERMS], abs=1e-5)
+    # of all that the image adds, however large the rest is
+    assert float(alike(shares)) == pytest.approx(4 / 6)
+
+
+def test_draws_are_others_for_the_same_model_and_the_same_for_other_models(experiment):
+    models = experiment.models()
+    shares = shares_of_draws(models)
+    for values in shares.values():
+        assert values.shape == (2, 2, 3, len(TERMS))  # seeds, draws, stages
+    trained, *untrained = shares.values()
+    for draw in range(2):
+        found = token_shares(models[1].model.encoder, design_of(models[1], draw))
+        assert torch.equal(trained[1, draw], found)
+    # with random weights of the draw's own
+    for values in untrained:
+        assert not torch.equal(values[:, 0], values[:, 1])
+    assert torch.equal(design_of(models[0], 1).places, design_of(models[1], 1).places)
+
+    # the image adds nothing to the embedding, so there is no part of it
+    assert cells_of(trained[:, :, 0])[-1] == ""
+    part = alike(trained[:, :, -1]).flatten().mul(100).tolist()
+    mean = sum(part) / 4
+    written = f"{mean:.1f}% ({min(part):.1f} to {max(part):.1f})"
+    assert str(cells_of(trained[:, :, -1])[-1]) == written
 
 
 def test_wheels_are_pasted_where_they_were_and_elsewhere(trained, cases):
