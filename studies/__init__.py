@@ -16,7 +16,7 @@ STUDIES = {
     "one-hot": "Is a patch embedding a lookup table, like a word embedding?",
     "static-and-contextual": "Is the token of a patch the same in every image?",
     "identity-case": "What is attention without the three matrices?",
-    "is-it-similarity": "Does q . k measure similarity?",
+    "is-it-similarity": "Does q · k measure similarity?",
     "who-trains-them": "Who trains W_Q, W_K, W_V and the embedding?",
     "fixed-or-learned": (
         "Is the embedding fixed or learned, and what is lost when a part does not learn?"
