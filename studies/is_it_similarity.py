@@ -19,8 +19,8 @@ in another. Scores say where a token attends, not what is done with what it rece
 """
 
 # python -m studies is-it-similarity --checkpoint vit-tiny-p4-cifar10 --data cifar10
-# Three minutes on one thread. Expect, at equal distance: 0.4 in layer 1, 0.2 in 3 and 4, about 0 in 0
-# and 2; in layer 5 heads of -0.5, -0.5 and 0.3 (Q = K = V = X, all keys: 0.79 to 0.89).
+# Three minutes on one thread. Expect, at equal distance: 0.4 in layer 1, 0.2 in 3 and 4, about 0 in
+# 0 and 2; in layer 5 heads of -0.5, -0.5 and 0.3 (Q = K = V = X, all keys: 0.79 to 0.89).
 # Without --checkpoint it trains three small models, in 26 minutes.
 
 from __future__ import annotations
