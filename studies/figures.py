@@ -15,7 +15,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import MaxNLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from matplotlib.transforms import ScaledTranslation
 from torch import Tensor
 
@@ -52,12 +52,16 @@ NAMED = MATRICES | {
     "mean of the image": "image",
     "trained": "trained",
     "random weights, Xavier": "untrained",
-    "random weights, std 0.02": "untrained",
+    "random weights, std 0.02": "quiet",
     "untrained": "untrained",
 }
 """What is drawn in a colour of its own, in all charts: name -> meaning in the palette."""
+HOLLOW = ("random weights, Xavier", "random weights, std 0.02", "untrained")
+"""Models that have not learned: their marks are hollow."""
 DASHES = ((2, 2), (7, 2), (1, 3))
 """Dashes of the reference lines."""
+WIDTH = 5.0
+"""Inches of a chart: a phone shows all of it, with words that can be read."""
 
 
 @dataclass(frozen=True)
@@ -98,37 +102,34 @@ def layers_figure(
     Panels with the same series and reference lines share one legend below them.
 
     Args:
-        panels: up to three per row; four in two rows of two. Values: by name, (seeds, layers), nan
-            where there is none.
+        panels: two per row. Values: by name, (seeds, layers), nan where there is none.
         places: names along the horizontal axis, at most 13 of them written; None for 0, 1, ....
         axis: its label.
     """
     # Panels in rows
-    columns = min(len(panels), 3)
-    if len(panels) == 4:
-        columns = 2
+    columns = min(len(panels), 2)
     rows = -(-len(panels) // columns)
-    width = max(3.4 * columns, 6.2) + 0.2
-    room = (width - 0.4) / columns - 0.6  # inches for a title
+    room = (WIDTH - 0.4) / columns - 0.55  # inches for a title
     title_lines = max(len(wrapped(panel.title, room * 72, 9)) for panel in panels)
+    axis_lines = wrapped(axis, room * 72, 8)
 
     # One legend for all panels if they have the same entries; a single series needs none
     entries = [[*panel.values, *panel.lines] for panel in panels]
     is_shared = all(names == entries[0] for names in entries) and len(panels) > 1
-    across = min(legend_columns(names, width - 0.3 if is_shared else room) for names in entries)
+    across = min(legend_columns(names, WIDTH - 0.3 if is_shared else room) for names in entries)
     legend_height = 0.0
     if max(map(len, entries)) > 1:
         legend_height = 0.17 * max(-(-len(names) // across) for names in entries)
-    height = (2.65 + 0.16 * title_lines) * rows + 0.12
+    height = (1.95 + 0.16 * (title_lines + len(axis_lines))) * rows + 0.12
     height += legend_height * (1 if is_shared else rows)
 
-    figure = titled_figure(width, height, title, subtitle)
+    figure = titled_figure(WIDTH, height, title, subtitle)
     for axes, panel in zip(panel_axes(figure, len(panels), columns), panels, strict=True):
         titled(axes, panel.title, room)
         _draw_series(axes, panel)
-        _label_layers(axes, panel, places, axis, room)
+        _label_layers(axes, panel, places, "\n".join(axis_lines), room)
         if legend_height and not is_shared:
-            legend_below(axes, 0.46, ncols=across)
+            legend_below(axes, 0.3 + 0.16 * len(axis_lines), ncols=across)
     if legend_height and is_shared:
         figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=across)
     return figure
@@ -143,6 +144,8 @@ def _draw_series(axes: Axes, panel: Panel) -> None:
         values = np.ma.masked_invalid(np.atleast_2d(series))  # (seeds, layers)
         layers = np.arange(values.shape[1])
         look: dict[str, Any] = {"linestyle": line, "marker": mark}
+        if name in HOLLOW:
+            look["markerfacecolor"] = COLOURS.paper
         axes.plot(layers, values.mean(0), color=colour, label=name, **look)
         # A band from the lowest to the highest seed
         if len(values) > 1:
@@ -228,24 +231,37 @@ def arms_figure(names: Sequence[str], panels: Sequence[Panel], title: str, subti
 
     Args:
         names: of the arms, from the top.
-        panels: up to three side by side, four in two rows; values: for each arm, those of its
-            seeds, none if it was not measured.
+        panels: three per row, four in two rows; values: for each arm, those of its seeds, none if
+            it was not measured.
     """
     if any(len(values) > 1 for panel in panels for values in panel.values):
         subtitle += " · dot: mean over seeds, bar: ± one standard deviation"
     subtitle += f" · grey line: {names[0]}"
-    left = max(text_width(name, 8.5) for name in names) / 72
-    legend = 0.2 * any(panel.lines for panel in panels)
-    columns = 2 if len(panels) == 4 else len(panels)
-    each = 2.55 if columns < 3 else 2.1  # inches
-    width = max(left + each * columns + 0.5, 6.0)
-    high = 0.3 * len(names) + 0.75 + legend
-    figure = titled_figure(width, high * -(-len(panels) // columns), title, subtitle)
+    labels = ["\n".join(wrapped(name, 1.5 * 72, 8)) for name in names]
+    left = max(text_width(line, 8) for label in labels for line in label.split("\n")) / 72
+    columns = 2 if len(panels) == 4 else min(len(panels), 3)
+    each = (WIDTH - 0.25 - left) / columns  # inches
+    room = each - 0.12
+    title_lines = max(len(wrapped(panel.title, room * 72, 9)) for panel in panels)
+
+    # One legend for panels with the same reference lines, else one below each
+    keys = [
+        {name: "\n".join(wrapped(name, room * 72 - 30, 7.5)) for name in panel.lines}
+        for panel in panels
+    ]
+    is_shared = all(key == keys[0] for key in keys) and len(panels) > 1
+    legend = 0.16 * max(sum(1 + key.count("\n") for key in shown.values()) for shown in keys)
+    high = 0.28 * len(names) + 0.55 + 0.16 * title_lines
+    if any(panel.unit for panel in panels):
+        high += 0.17
+    if not is_shared:
+        high += legend
+    height = high * -(-len(panels) // columns) + 0.2 * is_shared * bool(legend)
+    figure = titled_figure(WIDTH, height, title, subtitle)
     rows = np.arange(len(names))[::-1]
-    for axes, panel in zip(
-        panel_axes(figure, len(panels), columns, sharey=True), panels, strict=True
-    ):
-        titled(axes, panel.title, each - 0.15)
+    grid = panel_axes(figure, len(panels), columns, sharey=True)
+    for axes, panel, key in zip(grid, panels, keys, strict=True):
+        titled(axes, panel.title, room)
         if len(panel.values[0]):
             axes.axvline(
                 float(np.mean(panel.values[0])),
@@ -257,7 +273,9 @@ def arms_figure(names: Sequence[str], panels: Sequence[Panel], title: str, subti
         for (name, value), (line, _), colour in zip(
             panel.lines.items(), SERIES[1:], COLOURS.series[1:], strict=False
         ):
-            axes.axvline(value, color=colour, linewidth=1.3, linestyle=line, label=name, zorder=1)
+            axes.axvline(
+                value, color=colour, linewidth=1.3, linestyle=line, label=key[name], zorder=1
+            )
         for name, row, values in zip(names, rows, panel.values, strict=True):
             if len(values):
                 colour = colours_of([name])[0]
@@ -272,31 +290,37 @@ def arms_figure(names: Sequence[str], panels: Sequence[Panel], title: str, subti
                     alpha=0.4,
                     solid_capstyle="butt",
                 )
-                axes.plot([mean], [row], "o", color=colour, markersize=5)
+                face = COLOURS.paper if name in HOLLOW else colour
+                axes.plot([mean], [row], "o", color=colour, markerfacecolor=face, markersize=5)
         axes.set_ylim(-0.6, len(names) - 0.4)
-        axes.set_yticks(rows, list(names))
-        axes.tick_params(axis="y", length=0, labelsize=8.5, labelcolor=COLOURS.ink)
+        axes.set_yticks(rows, labels)
+        axes.tick_params(axis="y", length=0, labelsize=8, labelcolor=COLOURS.ink)
         axes.grid(axis="y", alpha=0.12)
         axes.set_xlabel(panel.unit)
         if panel.log:
             axes.set_xscale("log")
+            axes.xaxis.set_major_locator(LogLocator(numticks=3))
             axes.xaxis.set_minor_locator(NullLocator())
             axes.xaxis.set_major_formatter("{x:g}")
         else:
-            axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
+            axes.xaxis.set_major_locator(MaxNLocator(nbins=3))
         axes.margins(x=0.09)
         if panel.limits:
             axes.set_xlim(*panel.limits)
         if panel.share:
             axes.xaxis.set_major_formatter(percent_tick)
-        if panel.lines:
-            legend_below(axes, 0.3, ncols=2 if each > 2.5 else 1, labelcolor=COLOURS.quiet)
+        if panel.lines and not is_shared:
+            legend_below(
+                axes, 0.5 if panel.unit else 0.3, handlelength=1.6, labelcolor=COLOURS.quiet
+            )
+    if is_shared and keys[0]:
+        figure.legend(*grid[0].get_legend_handles_labels(), loc="outside lower left")
     return figure
 
 
 @styled
 def scatter_figure(panels: Sequence[Panel], up: str, title: str, subtitle: str) -> Figure:
-    """Draw points in up to four panels side by side; y is the same measure in all, on one scale.
+    """Draw points in panels, two per row; y is the same measure in all, on one scale.
 
     The scale is logarithmic, and linear around 0.
 
@@ -305,15 +329,14 @@ def scatter_figure(panels: Sequence[Panel], up: str, title: str, subtitle: str) 
             unit: of x.
         up: the label of y.
     """
-    columns = min(len(panels), 4)
-    width = max(2.6 * columns + 0.6, 6.2)
-    figure = titled_figure(width, 3.4 * -(-len(panels) // columns) + 0.25, title, subtitle)
+    columns = min(len(panels), 2)
+    figure = titled_figure(WIDTH, 2.4 * -(-len(panels) // columns) + 0.25, title, subtitle)
     every = np.concatenate([y for panel in panels for _, y in panel.values.values()])
     smallest = max(float(np.quantile(np.abs(every), 0.2)), 1e-12)
     linear_up_to = 10.0 ** np.ceil(np.log10(smallest))
     grid = panel_axes(figure, len(panels), columns, sharey=True)
     for axes, panel in zip(grid, panels, strict=True):
-        titled(axes, panel.title, (width - 0.87) / columns - 0.3)
+        titled(axes, panel.title, (WIDTH - 0.87) / columns - 0.1)
         for (name, (x, y)), (_, mark), colour in zip(
             panel.values.items(), SERIES, COLOURS.series, strict=False
         ):

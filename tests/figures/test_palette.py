@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from studies.figures import NAMED, colours_of
+from studies.experiment import NARROW, XAVIER
+from studies.figures import HOLLOW, NAMED, colours_of
 from vit.figures.style import DARK_PALETTE, PALETTE, PALETTE_FILE
 
 ROOT = Path(__file__).parents[2]
@@ -67,7 +68,10 @@ def test_letters_can_be_read_on_paper(palette):
 def test_a_series_with_a_name_of_its_own_has_its_colour_in_every_chart():
     assert colours_of(["W_Q", "W_K", "W_V"]) == [PALETTE[name] for name in "qkv"]
     assert colours_of(["some", "W_E", "other"]) == [PALETTE[name] for name in "qxk"]
-    assert colours_of(["trained", "random weights"]) == [PALETTE["trained"], PALETTE["untrained"]]
+    assert colours_of(["trained", XAVIER, NARROW]) == [
+        PALETTE[name] for name in ("trained", "untrained", "quiet")
+    ]
+    assert {XAVIER, NARROW} < set(HOLLOW) <= NAMED.keys()
     assert set(NAMED.values()) <= PALETTE.keys()
 
 
