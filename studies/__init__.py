@@ -22,7 +22,9 @@ STUDIES = {
         "Is the embedding fixed or learned, and what is lost when a part does not learn?"
     ),
     "tyres-and-roads": "Does attention make tyres similar to roads?",
-    "attention-or-cause": "Do patches and heads that get a lot of attention matter more?",
+    "attention-or-cause": (
+        "Do patches that get a lot of attention matter more, and heads whose attention is sharp?"
+    ),
 }
 """Each study and its question. Its module has the same name, with underscores."""
 OF_TRAININGS = ("world", "who-trains-them", "fixed-or-learned", "identity-case")

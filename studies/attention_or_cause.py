@@ -1,13 +1,13 @@
-"""Are strongly attended patches and heads the ones that matter? Attention against what changes when
-they are taken away.
+"""Do patches that get a lot of attention matter more, and heads whose attention is sharp? Attention
+against what changes when they are taken away.
 
 A masked patch rests on a visible one if its prediction changes when that one is left out, or
 replaced by the mean of the visible patches. The first table shows how well attention, rollout,
 gradients and proximity rank the visible patches by this change: a rank correlation of 1 is the same
-order, 0 is chance. Near patches are both attended to and similar, so the correlation with proximity
-held constant shows what attention predicts beyond proximity; random weights show what the
-architecture gives untrained. The second table compares what a head's attention is like with how
-much the loss grows without the head.
+order, 0 is chance. Near patches are both attended to and similar, so the correlation with the rival
+held constant shows what attention predicts beyond proximity, and what proximity predicts beyond
+attention; random weights of two initialisations show what the architecture gives untrained. The
+second table compares what a head's attention is like with how much the loss grows without the head.
 
 *Limits.* Leaving a patch out removes more than its contribution: the encoder sees fewer patches
 than it is used to, and others take over its part; two patches that show the same each seem to
@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple
@@ -34,7 +34,7 @@ import torch
 from torch import Tensor, nn
 
 from studies.analysis.correlation import correlation, partial_correlation, ranks, top_overlap
-from studies.experiment import XAVIER, Experiment, Trained, trained_and_random
+from studies.experiment import NARROW, XAVIER, Experiment, Trained, trained_and_random
 from studies.figures import Panel, arms_figure, scatter_figure
 from studies.tables import Results, Seeds, Table, seeds
 from vit.attention import MultiHeadSelfAttention
@@ -96,33 +96,28 @@ def study(experiment: Experiment) -> Results:
     models = experiment.models()
     images = min(max(experiment.study.images // 2, 2), len(models[0].data.test))
 
-    # Patches
-    patches = [measure_masked_patches(trained, trained.model, images) for trained in models]
-    untrained_patches = [
-        measure_masked_patches(trained, trained.initial, images) for trained in models
-    ]
-    scores: dict[str, Tensor] = {}  # (seeds, 5)
-    for prefix, patches_of_seeds in (("", patches), ("random weights: ", untrained_patches)):
-        scores_of_seeds = [scored(measured) for measured in patches_of_seeds]
-        for name in scores_of_seeds[0]:
-            scores[prefix + name] = torch.stack([values[name] for values in scores_of_seeds])
+    # Patches: what ranks them, and by model how well, (seeds, guesses, 5)
+    example = measure_masked_patches(models[0], models[0].model, images)
+    guesses = list(example.guesses)
+    scores = trained_and_random(
+        models,
+        lambda trained, model: scored(measure_masked_patches(trained, model, images)),
+    )
     chance = TOP / visible
     patches_rows: list[tuple[str | Seeds, ...]] = []
-    for name, values in scores.items():
-        cells: list[str | Seeds] = []
-        for column in range(5):
-            if values[:, column].isnan().all():
-                cells.append("")
-            else:
-                cells.append(seeds(values[:, column], share=column == 2))
-        patches_rows.append((name, *cells))
+    for model, values in scores.items():
+        prefix = "" if model == "trained" else f"{model}: "
+        for guess, name in enumerate(guesses):
+            cells = [seeds(values[:, guess, i], share=i == 2) for i in range(5)]
+            patches_rows.append((prefix + name, *cells))
     patches_table = Table(
         "Rank correlation over the visible patches with what happens to a masked patch when one is"
-        f" taken away (first {TOP} shared by chance: {chance:.0%})",
+        f" taken away (first {TOP} shared by chance: {chance:.0%}; the rival of proximity is"
+        " attention, that of the others proximity)",
         (
             "what ranks the visible patches",
             "left out",
-            "left out, proximity held constant",
+            "left out, rival held constant",
             f"first {TOP} shared",
             "mean patch in its place",
             "left out: growth of the error",
@@ -131,15 +126,17 @@ def study(experiment: Experiment) -> Results:
     )
 
     # Heads
-    both = trained_and_random(models, lambda trained, model: measure_heads(trained, model, images))
-    heads = both["trained"]  # (seeds, heads, 5)
-    untrained = both[XAVIER]
+    measured = trained_and_random(
+        models, lambda trained, model: measure_heads(trained, model, images)
+    )
+    heads = measured["trained"]  # (seeds, heads, 5)
     encoder = models[0].model.encoder
     encoder_heads = 0
     for layer in range(len(encoder.blocks)):
         encoder_heads += encoder.attention(layer).num_heads
     groups = []
-    for measures_of_seeds in (heads, heads[:, :encoder_heads], untrained):
+    by_group = (heads, heads[:, :encoder_heads], measured[XAVIER], measured[NARROW])
+    for measures_of_seeds in by_group:
         groups.append(torch.stack([head_correlations(measures) for measures in measures_of_seeds]))
 
     # How far from 0 a correlation over so many heads lies by chance
@@ -160,15 +157,16 @@ def study(experiment: Experiment) -> Results:
             "of a head's attention",
             f"all {heads.shape[1]} heads",
             "those of the encoder",
-            "all, random weights",
+            f"all, {XAVIER}",
+            f"all, {NARROW}",
         ),
         heads_rows,
     )
 
     data = models[0].data.name
     pictures = {
-        "example": example_figure(models[0], patches[0], images),
-        "patches": patches_figure(scores, data),
+        "example": example_figure(models[0], example, images),
+        "patches": patches_figure(guesses, scores, data),
         "heads": heads_figure(
             {"encoder": heads[:, :encoder_heads], "decoder": heads[:, encoder_heads:]},
             groups[0],
@@ -318,32 +316,29 @@ def measure_masked_patches(
     return MaskedPatches(guesses=guesses, **fields)
 
 
-def scored(patches: MaskedPatches) -> dict[str, Tensor]:
-    """Return how well each predictor ranks the visible patches: float64 (5,).
+def scored(patches: MaskedPatches) -> Tensor:
+    """Return how well each predictor ranks the visible patches: float64 (predictors, 5).
 
-    These are the rank correlation with the change when a patch is left out, the same with proximity
-    held constant (nan for proximity itself), the overlap of the first `TOP`, and the rank
-    correlations with the two other effects.
+    These are the rank correlation with the change when a patch is left out, the same with its rival
+    held constant (proximity, or of proximity `ATTENTION`), the overlap of the first `TOP`, and the
+    rank correlations with the two other effects.
     """
-    proximity = ranks(patches.guesses[PROXIMITY])
     left_out = ranks(patches.left_out)
     averaged = ranks(patches.averaged)
     error = ranks(patches.error)
-    scores = {}
+    scores = []
     for name, guess in patches.guesses.items():
         guessed = ranks(guess)
-        beyond_proximity = partial_correlation(guessed, left_out, proximity)
-        if name == PROXIMITY:
-            beyond_proximity = torch.full_like(beyond_proximity, float("nan"))
+        rival = ranks(patches.guesses[ATTENTION if name == PROXIMITY else PROXIMITY])
         measures = (
             correlation(guessed, left_out),
-            beyond_proximity,
+            partial_correlation(guessed, left_out, rival),
             top_overlap(guess, patches.left_out, TOP),
             correlation(guessed, averaged),
             correlation(guessed, error),
         )
-        scores[name] = torch.stack([measure.double().mean() for measure in measures])
-    return scores
+        scores.append(torch.stack([measure.double().mean() for measure in measures]))
+    return torch.stack(scores)
 
 
 # --- heads ----------------------------------------------------------------
@@ -452,17 +447,20 @@ def example_figure(trained: Trained, patches: MaskedPatches, images: int) -> Fig
     )
 
 
-def patches_figure(scores: dict[str, Tensor], data: str) -> Figure:
-    """Draw how well each predictor ranks the visible patches."""
+def patches_figure(guesses: Sequence[str], scores: dict[str, Tensor], data: str) -> Figure:
+    """Draw how well each predictor ranks the visible patches, by model: (seeds, guesses, 5)."""
     panels = []
-    for column, title in enumerate(("rank correlation", "proximity held constant")):
-        values = []
-        for scores_of_seeds in scores.values():
-            measured = scores_of_seeds[:, column]
-            values.append(measured[~measured.isnan()].tolist())
-        panels.append(Panel(title, values, lines={"chance": 0.0}))
-    caption = f"{data} · against the change of a masked patch when a visible one is left out"
-    return arms_figure(list(scores), panels, "What predicts which patches matter?", caption)
+    limits = (-0.1, 0.9)
+    for column in range(2):
+        for model, values in scores.items():
+            title = "rival held constant" if column else model
+            chosen = values[:, :, column].T.tolist()  # by guess, of the seeds
+            panels.append(Panel(title, chosen, lines={"chance": 0.0}, limits=limits))
+    caption = (
+        f"{data} · rank correlation with the change of a masked patch when a visible one is left"
+        " out · the rival of proximity is attention, that of the others proximity"
+    )
+    return arms_figure(guesses, panels, "What predicts which patches matter?", caption)
 
 
 def heads_figure(groups: dict[str, Tensor], correlations: Tensor, data: str) -> Figure:

@@ -34,16 +34,20 @@ def planted(guesses: dict[str, torch.Tensor], effect: torch.Tensor) -> MaskedPat
 def test_agreement_that_is_planted_is_found_and_chance_is_none():
     torch.manual_seed(0)
     effect, near, chance = torch.rand(3, 3000, 16)
-    found = scored(
-        planted(
-            {PROXIMITY: near, "it": effect**3, "near it": effect + 3 * near, "chance": chance},
-            effect,
-        )
-    )
-    assert found["it"].tolist() == pytest.approx([1, 1, 1, -1, 1], abs=1e-4)
+    guesses = {
+        PROXIMITY: near,
+        ATTENTION: effect**3,
+        "near it": effect + 3 * near,
+        "chance": chance,
+    }
+    found = dict(zip(guesses, scored(planted(guesses, effect)), strict=True))
+    assert found[ATTENTION].tolist() == pytest.approx([1, 1, 1, -1, 1], abs=1e-4)
     assert found["chance"].tolist() == pytest.approx([0, 0, TOP / 16, 0, 0], abs=0.02)
     assert 0.15 < found["near it"][0] < 0.45 < 0.7 < found["near it"][1]  # proximity hides it
-    assert found[PROXIMITY][1].isnan()
+    guesses[ATTENTION] = effect + near
+    mirror = scored(planted(guesses, effect))[0]
+    assert mirror[0] == pytest.approx(0, abs=0.02)
+    assert mirror[1] < -0.4  # at equal attention, the nearer matters less
 
 
 def test_a_head_that_is_silent_is_not_missed(trained):
@@ -127,7 +131,7 @@ def encoder_of() -> VisionTransformer:
     return randomize(encoder(image_size=(8, 8)), std=0.4).eval()
 
 
-def test_a_head_without_queries_is_even_and_one_without_output_writes_nothing():
+def test_a_head_without_queries_is_uniform_and_one_without_output_writes_nothing():
     model = encoder_of()
     model.attention(0).qkv.weight.data[8:16] = 0  # W_Q of the second head
     model.attention(0).qkv.bias.data[8:16] = 0
