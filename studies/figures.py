@@ -99,7 +99,7 @@ def layers_figure(
 
     Lines show the means over seeds, with bands for their range.
 
-    Panels with the same series and reference lines share one legend below them.
+    Panels with the same series share one legend below them.
 
     Args:
         panels: two per row. Values: by name, (seeds, layers), nan where there is none.
@@ -113,25 +113,30 @@ def layers_figure(
     title_lines = max(len(wrapped(panel.title, room * 72, 9)) for panel in panels)
     axis_lines = wrapped(axis, room * 72, 8)
 
-    # One legend for all panels if they have the same entries; a single series needs none
+    # One legend for all panels if they have the same series; a single series needs none
     entries = [[*panel.values, *panel.lines] for panel in panels]
-    is_shared = all(names == entries[0] for names in entries) and len(panels) > 1
-    across = min(legend_columns(names, WIDTH - 0.3 if is_shared else room) for names in entries)
+    longest = max(entries, key=len)
+    is_shared = len(panels) > 1
+    for panel, names in zip(panels, entries, strict=True):
+        is_shared &= names in (longest, longest[: len(panel.values)])
+    across = legend_columns(longest, WIDTH - 0.3 if is_shared else room)
     legend_height = 0.0
-    if max(map(len, entries)) > 1:
-        legend_height = 0.17 * max(-(-len(names) // across) for names in entries)
+    if len(longest) > 1:
+        legend_height = 0.17 * -(-len(longest) // across)
     height = (1.95 + 0.16 * (title_lines + len(axis_lines))) * rows + 0.12
     height += legend_height * (1 if is_shared else rows)
 
     figure = titled_figure(WIDTH, height, title, subtitle)
-    for axes, panel in zip(panel_axes(figure, len(panels), columns), panels, strict=True):
+    grid = panel_axes(figure, len(panels), columns)
+    for axes, panel in zip(grid, panels, strict=True):
         titled(axes, panel.title, room)
         _draw_series(axes, panel)
         _label_layers(axes, panel, places, "\n".join(axis_lines), room)
         if legend_height and not is_shared:
             legend_below(axes, 0.3 + 0.16 * len(axis_lines), ncols=across)
     if legend_height and is_shared:
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=across)
+        keys = grid[entries.index(longest)].get_legend_handles_labels()
+        figure.legend(*keys, loc="outside lower center", ncols=across)
     return figure
 
 
