@@ -5,29 +5,28 @@
   const [rows, columns] = page.grid, [patchHeight, patchWidth] = page.patch;
   const patches = rows * columns, pixels = 3 * patchHeight * patchWidth;
 
-  // ---- The weights: float32, those of linear maps from 8-bit codes ----------------------------------------------------
+  // ---- The weights, as the model's file has them: in 16 bits -----------------------------------------------------------
 
   const text = atob(document.getElementById("data").textContent), packed = new Uint8Array(text.length);
   for (let i = 0; i < text.length; i++) packed[i] = text.charCodeAt(i);
   const unpacked = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
   const stream = await new Response(unpacked).arrayBuffer();
-  const codes = new Int8Array(stream, page.codes);
 
-  /** A tensor by its description: {rows, columns, data}. */
-  function unpack({ rows, columns, at, codes: start }) {
-    if (start === undefined) return { rows, columns, data: new Float32Array(stream, at, rows * columns) };
-    const scale = new Float32Array(stream, at, rows), data = new Float32Array(rows * columns);
-    for (let i = 0; i < data.length; i++) data[i] = codes[start + i] * scale[Math.floor(i / columns)];
-    return { rows, columns, data };
+  /** A number of 16 bits, IEEE 754: one for the sign, five for the exponent, ten for the fraction. */
+  function fromHalf(bits) {
+    const exponent = (bits >> 10) & 31, fraction = (bits & 1023) / 1024;
+    const size = exponent ? 2 ** (exponent - 15) * (1 + fraction) : 2 ** -14 * fraction;
+    return bits & 0x8000 ? -size : size;
   }
 
   const trained = {};
-  for (const name in page.tensors) trained[name] = unpack(page.tensors[name]);
+  for (const [name, { rows, columns, at }] of Object.entries(page.tensors)) {
+    const data = Float32Array.from(new Uint16Array(stream, at, rows * columns), fromHalf);
+    trained[name] = { rows, columns, data };
+  }
 
-  const last = Object.values(page.tensors).reduce(
-    (end, one) => (one.codes === undefined ? end : Math.max(end, one.codes + one.rows * one.columns)), 0);
   const pictureSize = 3 * rows * patchHeight * columns * patchWidth;
-  const pictures = page.pictures.map((_, i) => new Uint8Array(stream, page.codes + last + i * pictureSize, pictureSize));
+  const pictures = page.pictures.map((_, i) => new Uint8Array(stream, page.pixels + i * pictureSize, pictureSize));
 
   /** Numbers from 0 to 1 that a seed decides (mulberry32). */
   function random(seed) {
@@ -314,12 +313,13 @@
   // ---- What is chosen, and what follows from it -----------------------------------------------------------------------
 
   const state = {};
-  let weights, untrained, run, back, first;
+  let weights, untrained, run, back;
+  let past; // the numbers before the first step, and after each
 
   function reset() {
     Object.assign(state, {
       picture: 0, order: [...Array(patches).keys()], hidden: [...page.pictures[0].hidden].map((cell) => cell === "1"),
-      layer: layers.length - 1, head: page.head, query: page.query, guessed: page.query, key: null, kind: "trained", steps: 0,
+      layer: layers.length - 1, head: page.head, query: page.query, guessed: page.query, key: null, kind: "trained", rate: page.rates[0],
     });
   }
 
@@ -335,8 +335,7 @@
     weights = { ...(state.kind === "untrained" ? untrained : trained) };
     const { prefix, width } = layer();
     if (state.kind === "identity") [weights[`${prefix}attn.qkv.weight`], weights[`${prefix}attn.qkv.bias`]] = identityMaps(width);
-    state.steps = 0;
-    first = null;
+    past = [];
   }
 
   function compute() {
@@ -346,7 +345,7 @@
     if (!state.hidden[state.guessed]) state.guessed = state.hidden.indexOf(true);
     if (!isToken(state.query)) state.query = nearest(state.query, (patch) => !state.hidden[patch]);
     back = backward(weights, run, state.guessed, state.layer);
-    first = first || results();
+    past.push(results());
   }
 
   function nearest(patch, suits) {
@@ -372,7 +371,7 @@
     };
   }
 
-  /** A step of W_Q and W_K of this layer, all heads, against the gradient of the error. */
+  /** A step of W_Q and W_K of this layer, all heads: less the gradient of the error times the learning rate. */
   function step() {
     const name = `${layer().prefix}attn.qkv.weight`, old = weights[name], D = layer().width, { n, norm1 } = run.done[state.layer];
     const gradient = new Float32Array(2 * D * D), g = back[state.layer].gqkv;
@@ -382,14 +381,9 @@
         if (slope) for (let p = 0; p < D; p++) gradient[j * D + p] += slope * norm1.y[token * D + p];
       }
     }
-    const length = (values) => Math.sqrt(values.reduce((total, value) => total + value * value, 0));
-    const size = length(gradient);
-    if (!size) return; // no score of this layer matters to the error
-    const rate = (page.step * length(old.data.subarray(0, 2 * D * D))) / size;
     const data = old.data.slice();
-    gradient.forEach((slope, i) => { data[i] -= rate * slope; });
+    gradient.forEach((slope, i) => { data[i] -= state.rate * slope; });
     weights[name] = { ...old, data };
-    state.steps++;
   }
 
   // ---- Drawing --------------------------------------------------------------------------------------------------------
@@ -514,8 +508,9 @@
     paint($("seen"), ...size, picture(run.pixels, (patch) => state.hidden[patch]));
     paint($("filled"), ...size, picture(filled));
     paint($("whole"), ...size, picture(run.pixels));
+    paint($("seen-again"), ...size, picture(run.pixels, (patch) => state.hidden[patch]));
     const own = (values) => values.subarray(state.guessed * pixels, (state.guessed + 1) * pixels);
-    const shown = { guess: own(filled), truth: own(run.pixels), "guess-before": first.guess, "guess-now": own(filled), "truth-again": own(run.pixels) };
+    const shown = { guess: own(filled), truth: own(run.pixels), "guess-before": past[0].guess, "guess-now": own(filled), "truth-again": own(run.pixels) };
     for (const [id, values] of Object.entries(shown)) {
       const colours = [];
       for (let i = 0; i < area; i++) colours.push([0, 1, 2].map((c) => Math.round(255 * Math.min(Math.max(values[c * area + i], 0), 1))));
@@ -527,6 +522,7 @@
     const marks = [[state.query, "query"], [numbers.tokens[numbers.key], "key"]];
     if (document.activeElement === $("stage") || taken !== null) marks.push([cursor, "cursor"]);
     mark($("marks"), marks);
+    mark($("marks-again"), marks.slice(0, 2));
   }
 
   function draw() {
@@ -545,13 +541,15 @@
 
     // The sentences
     const where = isDecoder() ? "the decoder" : `layer ${layer().block} of the encoder`, { d } = numbers;
-    const holds = hidden
-      ? "The patch is masked, so its token began as the mask token, the same for all masked patches, plus its position."
-      : "It began as the embedding of the patch, its pixels times W_E, plus its position; the layers below have added to it.";
-    $("say-x").textContent = `The normalised token of the patch in ${place(state.query)}, at the input of attention in ${where}: ${numbers.x.length} numbers. ${holds}`;
+    const began = hidden
+      ? "The patch is masked, so its token began as the mask token, the same for all masked patches, plus its position"
+      : "It began as the embedding of the patch, its pixels times W_E, plus its position";
+    const below = (isDecoder() && !hidden) || layer().block > 0 ? "; the layers below have added to it." : "; no layer below has added to it yet.";
+    $("say-x").textContent = `The normalised token of the patch in ${place(state.query)}, at the input of attention in ${where}: ${numbers.x.length} numbers. ${began}${below}`;
     $("say-k").textContent = `Below is the key of ${place(keyPatch)}. Choose another key in any map, or with K on the image.`;
     const score = numbers.scores[key], share = numbers.shares[key];
-    $("say-score").textContent = `q and k are multiplied number by number and summed, then divided by √${d}: the score is ${number(score)}. The dot product is the definition; similarity is an interpretation.`;
+    const middle = numbers.scores.reduce((total, one) => total + one, 0) / numbers.n;
+    $("say-score").textContent = `q and k are multiplied number by number and summed, then divided by √${d}: the score is ${number(score)}. The dot product is the definition; similarity is an interpretation. The map shows how far each score is from their mean, ${number(middle)}: the softmax ignores what all scores of a query have in common.`;
     $("say-share").textContent = `A weight a is e to the score, divided by the sum over all ${numbers.n} tokens: here ${percent(share)}. Uniform attention would give ${percent(1 / numbers.n)}.`;
     $("say-error").textContent = `The rest of the model turns the token of the masked patch in ${place(state.guessed)} into pixels. The error is their mean squared difference from the patch’s own: ${number(numbers.error, 3)}.`;
     const mean = numbers.shares.reduce((total, a, j) => total + a * numbers.helps[j], 0), help = numbers.helps[key], slope = numbers.gscores[key];
@@ -560,32 +558,53 @@
 
     // The maps: scores and shares in the ink of the page, what would help in red and blue
     const ink = style("--ink"), less = style("--g"), more = style("--x");
-    drawMap("map-scores", numbers, numbers.scores, ink, style("--v"), (value) => number(value, 1));
+    drawMap("map-scores", numbers, numbers.scores.map((one) => one - middle), ink, style("--v"), (value) => number(value, 1));
     drawMap("map-shares", numbers, numbers.shares, ink, ink, percent);
     drawMap("map-helps", numbers, numbers.helps.map((value) => value - mean), less, more, small);
     drawMap("map-slopes", numbers, numbers.gscores, less, more, small);
 
-    // Before and after the steps
-    $("row-score").textContent = `score of ${place(keyPatch)}`;
-    $("now").textContent = state.steps === 1 ? "after 1 step" : `after ${state.steps} steps`;
-    const comparable = first.n === numbers.n && first.token === numbers.token;
-    const before = comparable ? first : numbers;
-    $("score-before").textContent = number(before.scores[key]);
-    $("score-now").textContent = number(score);
-    $("share-before").textContent = percent(before.shares[key]);
-    $("share-now").textContent = percent(share);
-    $("error-before").textContent = number(before.error, 3);
-    $("error-now").textContent = number(numbers.error, 3);
-    $("undo").disabled = state.steps === 0;
-    let said = "";
-    if (state.steps) {
-      const change = numbers.error - before.error;
-      said = change < 0
-        ? `The error has fallen by ${number(-change, 3)}. Nobody told the query which key to prefer: the derivative of the error did, through all scores at once.`
-        : `The error has risen by ${number(change, 3)}: the steps are too long here. Undo them, and take one step.`;
-    }
-    $("say-step").textContent = said;
+    drawSteps(numbers);
     saveLink();
+  }
+
+  /** Before and after the steps, and in between. */
+  function drawSteps({ key, tokens }) {
+    const taken = past.length - 1;
+    $("row-score").textContent = `score of ${place(tokens[key])}`;
+    $("now").textContent = ["now", "after 1 step"][taken] || `after ${taken} steps`;
+    $("undo").disabled = taken === 0;
+    const shown = {
+      score: [(one) => one.scores[key], number],
+      share: [(one) => one.shares[key], percent],
+      error: [(one) => one.error, (value) => number(value, 3)],
+    };
+    for (const [name, [measure, format]] of Object.entries(shown)) {
+      const values = past.map(measure);
+      $(`${name}-before`).textContent = format(values[0]);
+      $(`${name}-now`).textContent = format(values[taken]);
+      curve($(`${name}-curve`), values);
+    }
+    $("say-step").textContent = taken ? sayStep(key, past[0], past[taken - 1], past[taken]) : "";
+  }
+
+  /** A curve through numbers in a box of 100 x 20. */
+  function curve(path, values) {
+    const low = Math.min(...values), span = Math.max(...values) - low || 1, end = Math.max(values.length - 1, 1);
+    const points = values.map((value, i) => `${(100 * i) / end} ${20 - (20 * (value - low)) / span}`);
+    path.setAttribute("d", `M${points.join("L")}`);
+  }
+
+  /** What the last step did, and why. */
+  function sayStep(key, start, before, now) {
+    const fallen = start.error - now.error;
+    if (Math.abs(fallen) < 0.001) return "The error has hardly changed: it depends little on the scores of this layer. The higher the learning rate, the more one sees.";
+    if (now.error > before.error) return "The last step has raised the error: the learning rate is too high here. Undo the steps, and choose a lower one.";
+    const said = `The error has fallen by ${number(fallen, 3)}. Nobody told the query which key to prefer: the derivative of the error did, through all scores at once.`;
+    if (now.shares[key] >= before.shares[key]) return said;
+    const why = before.gscores[key] > 0
+      ? "because the derivative with respect to its score was positive: more of it would have raised the error."
+      : "although its derivative was negative: all tokens share W_Q and W_K, so a step moves all scores at once.";
+    return `${said} The last step made the weight of this key smaller, ${why}`;
   }
 
   // ---- Choosing -------------------------------------------------------------------------------------------------------
@@ -599,14 +618,15 @@
   function showControls() {
     fillSelect("picture", page.pictures.map(({ name }) => name), state.picture);
     fillSelect("layer", layers.map(({ part, block }) => (part === "decoder" ? "decoder" : `encoder ${block}`)), state.layer);
+    fillSelect("rate", page.rates, page.rates.indexOf(state.rate));
     fillSelect("head", Array.from({ length: layer().heads }, (_, h) => String(h)), state.head);
     document.querySelector(`input[name="kind"][value="${state.kind}"]`).checked = true;
   }
 
   /** After a change of what is computed. */
-  function changed(fresh = true) {
+  function changed() {
     state.head = Math.min(state.head, layer().heads - 1);
-    if (fresh) takeWeights();
+    takeWeights();
     compute();
     showControls();
     draw();
@@ -709,6 +729,7 @@
     for (let i = 0; i < count; i++) { step(); compute(); }
     draw();
   }
+  $("rate").addEventListener("change", (event) => { state.rate = page.rates[event.target.value]; });
   $("step").addEventListener("click", () => steps(1));
   $("ten").addEventListener("click", () => steps(10));
   $("undo").addEventListener("click", () => changed());
@@ -743,7 +764,7 @@
     if ([...order].sort((a, b) => a - b).join() === [...Array(patches).keys()].join()) state.order = order;
   }
 
-  makeMap("map-scores", "stronger: a higher score; purple: below 0");
+  makeMap("map-scores", "grey: above the mean of this query’s scores; purple: below");
   makeMap("map-shares", "stronger: a larger weight; all together are 100%");
   makeMap("map-helps", "blue: below the average, a larger weight lowers the error; red: raises it");
   makeMap("map-slopes", "blue: a step raises this score; red: a step lowers it");

@@ -2,9 +2,9 @@
 
     python -m studies.lesson docs/lesson.html
 
-The page holds the model's weights in 8 bits and the code of its forward and backward pass, in plain
-JavaScript (lesson.js). It needs no network and no installation, so that somebody who asks how W_Q
-learns can change an image, follow one score, and take a training step.
+The page holds the model's weights, in the 16 bits of its file, and the code of its forward and
+backward pass, in plain JavaScript (lesson.js). It needs no network and no installation, so that
+somebody who asks how W_Q learns can change an image, follow one score, and take a training step.
 """
 
 from __future__ import annotations
@@ -14,14 +14,11 @@ import base64
 import gzip
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 from markupsafe import Markup
-from torch import Tensor
 
 from vit.atomic import write_text
 from vit.checkpoints import load_model
@@ -34,50 +31,26 @@ from vit.scenes import CLASS_NAMES, draw_scenes
 
 MODEL = "vit-tiny-p4-cifar10"
 SCENES = (5, 17, 7, 14)
-"""Pictures of Scenes to choose from; the first opens the page, as in notebook 04."""
+"""Images of Scenes to choose from; the first opens the page, as in notebook 04."""
 MASKED = 0.6
 """Share of the patches that are masked when the page opens, as in the model's training."""
 QUERY = 34
 """The masked patch that is reconstructed when the page opens, as in notebook 04."""
 HEAD = 2
 """The head of the decoder that the page opens on, as in notebook 04."""
-STEP = 0.01
-"""A step of training, as a share of the length of W_Q and W_K together."""
-LEVELS = 127
-"""The largest code of a weight; codes are int8."""
-
-
-def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Store a matrix in 8 bits: codes, and the scale of each row.
-
-    Args:
-        weight: (M, ...).
-
-    Returns:
-        int8 of the same shape, and float32 (M,); code x scale is off by half a scale at the most.
-    """
-    rows = weight.detach().float().flatten(1)
-    scale = rows.abs().amax(1).clamp(min=torch.finfo(torch.float32).tiny) / LEVELS
-    codes = (rows / scale[:, None]).round().to(torch.int8)
-    return codes.view(weight.shape), scale
-
-
-def model_tensors(model: MaskedAutoencoder) -> dict[str, Tensor]:
-    """Return all parameters by name."""
-    return {name: tensor.detach().float() for name, tensor in model.state_dict().items()}
-
-
-def is_matrix(name: str, tensor: Tensor) -> bool:
-    """Return whether a tensor is a linear map; tokens, positions, norms and biases stay exact."""
-    return name.endswith("weight") and tensor.ndim > 1
+RATE = 0.005
+"""The learning rate that the page opens with: a step subtracts so much of the gradient, as in
+notebook 04."""
+RATES = (RATE, 0.05, 0.5)
+"""To choose from: layers far from the error need a higher one, and one can see it overshoot."""
 
 
 def lesson_page(model: MaskedAutoencoder) -> str:
     """Return the page, HTML to be written as UTF-8. Equal weights give equal text.
 
     Args:
-        model: with one class token, GELU, and a decoder that fills in normalised patches, as the
-            shipped ones have.
+        model: with one class token, GELU, and a decoder that reconstructs normalised patches, as
+            the shipped ones have.
 
     Raises:
         UserError: the model is of another kind.
@@ -110,18 +83,22 @@ def lesson_page(model: MaskedAutoencoder) -> str:
         hidden = "".join(str(int(cell)) for cell in mask)
         described_pictures.append({"name": CLASS_NAMES[label], "hidden": hidden})
 
-    # One stream: numbers in float32 first, then codes and pixels
-    numbers: list[bytes] = []
-    codes: list[bytes] = []
-    described = describe_tensors(model_tensors(model), numbers, codes)
-    codes.append(pictures.permute(0, 2, 3, 1).contiguous().numpy().tobytes())
-    stream = b"".join([*numbers, *codes])
+    # One stream: weights in float16, as the file has them, then pixels
+    described: dict[str, dict[str, int]] = {}
+    weights: list[bytes] = []
+    size = 0
+    for name, tensor in model.state_dict().items():
+        matrix = tensor.flatten(1) if tensor.ndim > 1 else tensor[None]
+        described[name] = {"rows": len(matrix), "columns": matrix.shape[1], "at": size}
+        weights.append(matrix.numpy().astype("<f2").tobytes())
+        size += len(weights[-1])
+    pixels = pictures.permute(0, 2, 3, 1).contiguous().numpy().tobytes()
 
     decoder = model.decoder.config
     origin = model.origin
     description = {
         "tensors": described,
-        "codes": sum(map(len, numbers)),
+        "pixels": size,
         "pictures": described_pictures,
         "grid": list(grid),
         "patch": list(encoder.patch_size),
@@ -141,42 +118,11 @@ def lesson_page(model: MaskedAutoencoder) -> str:
         "std": list(origin.normalize.std),
         "query": QUERY,
         "head": HEAD,
-        "step": STEP,
+        "rates": RATES,
     }
-    data = base64.b64encode(gzip.compress(stream, 9, mtime=0)).decode()
+    data = base64.b64encode(gzip.compress(b"".join([*weights, pixels]), 9, mtime=0)).decode()
     template = Path(__file__).with_name("lesson.html")
     return render_page(template, description=Markup(json.dumps(description)), data=data)
-
-
-def describe_tensors(
-    tensors: Mapping[str, Tensor], numbers: list[bytes], codes: list[bytes]
-) -> dict[str, Any]:
-    """Add tensors to a stream, and return where they are.
-
-    Args:
-        tensors: by name.
-        numbers: gets float32 values, little-endian.
-        codes: gets int8 codes.
-
-    Returns:
-        By name: "rows" and "columns"; "at", the offset in bytes of its values among `numbers`, or
-        of its rows' scales if it has "codes", the offset of its codes among `codes`.
-    """
-    described: dict[str, Any] = {}
-    for name, tensor in tensors.items():
-        values = tensor
-        if is_matrix(name, tensor):
-            quantised, values = quantise(tensor)
-            rows = len(tensor)
-            place = {"codes": sum(map(len, codes))}
-            codes.append(quantised.contiguous().numpy().tobytes())
-        else:
-            rows = tensor.numel() // tensor.shape[-1]
-            place = {}
-        place |= {"rows": rows, "columns": tensor.numel() // rows, "at": sum(map(len, numbers))}
-        numbers.append(values.contiguous().numpy().astype(np.dtype("<f4")).tobytes())
-        described[name] = place
-    return described
 
 
 def run(argv: Sequence[str]) -> int:

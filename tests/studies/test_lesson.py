@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
 import pytest
 import torch
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
-from studies.lesson import (
-    MODEL,
-    SCENES,
-    STEP,
-    is_matrix,
-    lesson_page,
-    model_tensors,
-    quantise,
-)
+from studies.lesson import MODEL, RATE, SCENES, lesson_page
 from vit.checkpoints import load_model
 from vit.inputs import to_float
 from vit.mae import MaskedAutoencoder
@@ -27,30 +20,19 @@ from vit.scenes import draw_scenes
 
 CLOSE = 1e-4
 GRID = (8, 8)
-
-
-def stored_weights(model: MaskedAutoencoder) -> dict[str, torch.Tensor]:
-    """The weights as the page reads them."""
-    weights = model_tensors(model)
-    for name, weight in weights.items():
-        if is_matrix(name, weight):
-            codes, scale = quantise(weight)
-            weights[name] = (codes.flatten(1).float() * scale[:, None]).view(codes.shape)
-    return weights
+ROOT = Path(__file__).parents[2]
+QUOTING = ("notebooks/04_who_trains_w_q_w_k_w_v.ipynb", "studies/results/who-trains-them.md")
 
 
 @pytest.fixture(scope="module")
 def model() -> MaskedAutoencoder:
-    """The model as the page stores it."""
-    model = load_model(MODEL)
-    model.load_state_dict(stored_weights(model))
-    return model
+    return load_model(MODEL)
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory):
+def path(tmp_path_factory, model):
     path = tmp_path_factory.mktemp("lesson") / "lesson.html"
-    path.write_text(lesson_page(load_model(MODEL)), encoding="utf-8")
+    path.write_text(lesson_page(model), encoding="utf-8")
     return path
 
 
@@ -187,11 +169,32 @@ def test_a_step_is_torchs_step_of_w_q_and_w_k(page, model, layer):
     blocks = [*learner.encoder.blocks, *learner.decoder.blocks]
     weight = blocks[layer].attn.qkv.weight
     both = slice(0, 2 * weight.shape[1])
-    gradient = weight.grad[both]
     with torch.no_grad():
-        weight[both] -= STEP * weight[both].norm() * gradient / gradient.norm()
+        weight[both] -= RATE * weight.grad[both]
     compare(after, by_torch(learner, state, state["guessed"]), state["head"])
     assert after["error"] < before["error"]
+
+
+@pytest.mark.parametrize("state", STATES.values(), ids=STATES)
+def test_ten_steps_do_not_swing(page, state):
+    numbers = [choose(page, **state)]
+    for _ in range(10):
+        numbers.append(page.execute_script("lesson.step(); return lesson.results();"))
+    errors = [one["error"] for one in numbers]
+    assert errors == sorted(errors, reverse=True)
+    # the weight of the key turns round once at most: where it has enough, it falls
+    key = numbers[0]["key"]
+    moves = torch.tensor([one["shares"][key] for one in numbers]).diff()
+    assert (moves[1:].sign() != moves[:-1].sign()).sum() <= 1
+
+
+def test_the_notebook_and_the_page_s_results_have_this_step(page):
+    texts = [(ROOT / path).read_text(encoding="utf-8") for path in QUOTING]
+    before = choose(page)
+    after = page.execute_script("lesson.step(); return lesson.results();")
+    for numbers in (before, after):
+        for value in (numbers["shares"][numbers["key"]], numbers["error"]):
+            assert all(f"{value:.3f}" in text for text in texts), value
 
 
 def test_a_state_is_a_link(page, path):
