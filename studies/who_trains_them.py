@@ -86,17 +86,17 @@ def study(experiment: Experiment) -> Results:
             more = losses[arm] - losses[USUAL]
         rows.append((arm, losses[arm], more))
     frozen = Table(
-        f"One of them frozen at its random initialisation: {len(data.test):,} test images",
+        f"One matrix frozen at its random initialisation: {len(data.test):,} test images",
         ("variant", "loss over masked patches", "more than where all learn"),
         rows,
     )
 
     # The figures
-    guess = models[USUAL][0].reconstruction()["mean_of_visible_patches"]
+    baseline = models[USUAL][0].reconstruction()["mean_of_visible_patches"]
     panel = Panel(
         "loss over masked patches",
         [loss.values for loss in losses.values()],
-        lines={"without a model: mean of the visible patches": guess},
+        lines={"baseline: mean of the visible patches": baseline},
     )
     title = "The loss with one matrix frozen at its random initialisation"
     pictures = {
@@ -199,7 +199,7 @@ def gradient_tables(measured: Gradients, images: int) -> list[Table]:
 
     return [
         Table(
-            f"By the size of the matrix, mean over layers; loss of {images} test images",
+            f"Relative to the size of the matrix, mean over layers; loss of {images} test images",
             ("matrix", *gradients, "moved", "weakest layer's gradient / rounding's"),
             matrix_rows,
         ),
