@@ -37,14 +37,11 @@ WHEEL = (4, 4)
 KEYS = {
     "the wheel itself": WHEEL,
     "the road below it": (5, 4),
-    "the road further below": (6, 4),
     "the sky above": (0, 4),
 }
 """Patches, (row, column)."""
 MEASURED = 64
 """Pictures of Scenes, over which scores are measured."""
-WRITTEN = 3
-"""Of the numbers of x, q and k, how many are written."""
 QUERY_COLOUR = PALETTE["q"]
 KEY_COLOUR = PALETTE["k"]
 
@@ -55,7 +52,7 @@ def lesson_numbers(encoder: VisionTransformer) -> dict[str, Any]:
 
     Returns:
         "shape": sizes of the model; "layer" and "head" of the example; "q", "k": the first
-        numbers of the wheel's query and of the road's key; "keys": for each of `KEYS` what its
+        number of the wheel's query and of the road's key; "keys": for each of `KEYS` what its
         score is made of; "rest": of all other tokens; "added": lengths of the
         wheel's vector and of what is added to it; "scores": measured over `MEASURED` images;
         "maps": for the image, (65,) each.
@@ -135,8 +132,8 @@ def lesson_numbers(encoder: VisionTransformer) -> dict[str, Any]:
         },
         "layer": layer,
         "head": head,
-        "q": q[wheel, :WRITTEN].tolist(),
-        "k": k[road, :WRITTEN].tolist(),
+        "q": float(q[wheel, 0]),
+        "k": float(k[road, 0]),
         "keys": keys,
         "rest": rest,
         "output": float(output[0]),
@@ -166,14 +163,14 @@ def one_score_figure(numbers: dict[str, Any]) -> Figure:
         5.6,
         5.2,
         "One query, all its scores, and their softmax",
-        f"{where}; outlined: the wheel (query, orange), the road below it (one of its keys, green)",
+        f"{where}; orange: the wheel (query), green: the road below it (a key)",
     )
     panels = panel_axes(figure, 4, 2)
     largest = float(maps["unscaled"][1:].max())
     drawn = {
         "scores q · k / √d": (maps["scores"], None),
-        "weights: softmax of the scores": (maps["shares"], largest),
-        "weights without dividing by √d": (maps["unscaled"], largest),
+        "attention weights": (maps["shares"], largest),
+        "attention weights without √d": (maps["unscaled"], largest),
     }
     panels[0].imshow(picture, extent=(-0.5, rows - 0.5, rows - 0.5, -0.5))
     panels[0].set_title("the image, 8 × 8 patches")
