@@ -94,6 +94,7 @@ ARMS = {
     "all three frozen": Arm(("W_Q", "W_K", "W_V")),
     IDENTITY: Arm(settings={"model.qkv": "identity"}),
     "uniform attention": Arm(("W_Q", "W_K"), start=without_queries),
+    "one head in each layer": Arm(settings={"model.num_heads": 1, "model.decoder_heads": 1}),
     "positions learned": Arm(settings=LEARNED_TABLE),
     "no positions in the encoder": Arm(("encoder.pos_embed",), LEARNED_TABLE, without_positions),
     "no positions at all": Arm(

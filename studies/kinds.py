@@ -38,6 +38,8 @@ LEAST = 10
 FEWEST = 8
 """Kinds: fewer have too few orders to tell what occurs together from chance."""
 BATCH = 250
+RED_BALL = "red ball"
+"""What takes the place of another part: see `with_red_balls`."""
 WHOLE, ALONE = "in whole images", "alone"
 TOGETHER, BESIDE = "in one image", "side by side"
 
@@ -289,10 +291,35 @@ class Drawn(NamedTuple):
     patches: Tensor
 
 
-def drawn_scenes(split: Literal["train", "test"], model: ModelConfig, share: float) -> Drawn:
+def with_red_balls(images: Tensor, pixels: Tensor, part: str) -> tuple[Tensor, Tensor]:
+    """Put red balls into the place of a part of Scenes, in half of the images by a coin each.
+
+    They have the outline of the part, and its light and shade; so an image never has both.
+
+    Args:
+        images: uint8 (n, C, H, W).
+        pixels: the part of each pixel, (n, H, W).
+        part: name of it.
+
+    Returns:
+        The images and parts with `RED_BALL`, whose number is the first after `PART_NAMES`.
+    """
+    coins = torch.rand(len(images), generator=torch.Generator().manual_seed(0)) < 0.5
+    replaced = (pixels == PART_NAMES.index(part)) & coins[:, None, None]
+    grey = images.float().mean(1, keepdim=True)
+    red = torch.cat([150 + 0.4 * grey, 0.25 * grey, 0.25 * grey], dim=1).to(images.dtype)
+    pixels = torch.where(replaced, len(PART_NAMES), pixels)
+    return torch.where(replaced[:, None], red, images), pixels
+
+
+def drawn_scenes(
+    split: Literal["train", "test"], model: ModelConfig, share: float, replaced: str = ""
+) -> Drawn:
     """Draw the first `SCENES` of a split, with the part that covers at least this `share` of each
-    patch, else -1."""
+    patch, else -1; with red balls for the part `replaced`."""
     images, classes, pixels = draw_scenes(scene_indices(SCENES, split), SCENES_SEED)
+    if replaced:
+        images, pixels = with_red_balls(images, pixels, replaced)
     images = cut_to_shape(images, model.image_size)
     pixels = cut_to_shape(pixels, model.image_size)
     # Resized like the images: each pixel has the part of the nearest one.
@@ -314,15 +341,15 @@ def require_parts(experiment: Experiment, names: Sequence[str]) -> None:
         raise RunError(f"{problem} {' or a '.join(rare)}; take {smaller}")
 
 
-def parts_of_scenes(model: ModelConfig, data: Dataset) -> Kinds:
-    """Return the parts of Scenes, a kind each.
+def parts_of_scenes(model: ModelConfig, data: Dataset, replaced: str = "") -> Kinds:
+    """Return the parts of Scenes, a kind each; with red balls for the part `replaced`.
 
     A patch shown alone is cut out along its part: its other pixels have the mean colour of the
     training images.
     """
     grid = model.grid_size
-    shown = drawn_scenes("test", model, CLEAR)
-    counted = drawn_scenes("train", model, 0)
+    shown = drawn_scenes("test", model, CLEAR, replaced)
+    counted = drawn_scenes("train", model, 0, replaced)
 
     # Cut each patch out along its part: (n, 1, H, W), the part of each pixel's patch
     patches = shown.patches.view(-1, 1, *grid).float()
@@ -331,7 +358,8 @@ def parts_of_scenes(model: ModelConfig, data: Dataset) -> Kinds:
     grey = mean.mul(255).round().to(shown.images.dtype)[:, None, None]  # 0 to the model
     cut = torch.where(shown.pixels[:, None] == covers, shown.images, grey)
     views = {WHOLE: (shown.images, False), ALONE: (cut, True)}
-    return _kinds("Scenes", PART_NAMES, views, shown.patches, counted.patches, grid)
+    names = (*PART_NAMES, RED_BALL)
+    return _kinds("Scenes", names, views, shown.patches, counted.patches, grid)
 
 
 def clusters(points: Tensor, count: int, seed: int = 0, rounds: int = 25) -> Tensor:

@@ -33,7 +33,7 @@ alone are cut out; clusters of other data are not, and what they show is unknown
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -50,10 +50,14 @@ from studies.kinds import (
     clusters_of_patches,
     parts_of_scenes,
     require_parts,
+    with_red_balls,
 )
 from studies.tables import Results, Seeds, Table, seeds
-from vit.config import Config
+from vit.config import Config, changed
+from vit.data import content_hash
+from vit.data.sources import SCENES_SEED
 from vit.figures.style import Figure
+from vit.scenes import draw_scenes, scene_indices
 
 SHUFFLED = ("shuffled across images", "shuffled within images")
 ROAD, GRASS = "road", "grass"
@@ -167,6 +171,21 @@ def measure(experiment: Experiment, config: Config, kinds: Kinds) -> Measured:
             associations[where, arm, view] = torch.tensor(rows)
     pixels = {view: similarities[0] for view, similarities in appearance.items()}
     return Measured(kinds, pixels, cosines, associations, logits)
+
+
+def with_red_balls_for(experiment: Experiment, part: str) -> Config:
+    """Return the settings of Scenes whose training images have red balls in the place of a part;
+    the experiment has these images from now on."""
+    scenes = experiment.on_scenes
+    config = changed(scenes, {"data.name": f"Scenes, red balls for {part}s"})
+    if config.data not in experiment.used:
+        data = experiment.data(scenes)
+        drawn = data.train
+        pixels = draw_scenes(scene_indices(len(drawn), "train"), SCENES_SEED)[2]
+        images, _ = with_red_balls(drawn.images, pixels, part)
+        train = replace(drawn, images=images, content_hash=content_hash(images, drawn.labels))
+        experiment.used[config.data] = replace(data, name=config.data.name, train=train)
+    return config
 
 
 def together_table(measured: Measured, where: str) -> Table:
