@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from sklearn.cluster import KMeans
 from torch import Tensor
 
+from studies.analysis.correlation import correlation
 from studies.experiment import Experiment, Trained
 from vit.config import ModelConfig
 from vit.data import Dataset
@@ -41,7 +42,7 @@ BATCH = 250
 RED_BALL = "red ball"
 """What takes the place of another part: see `with_red_balls`."""
 WHOLE, ALONE = "in whole images", "alone"
-TOGETHER, BESIDE = "in one image", "side by side"
+TOGETHER, COMPANY = "in one image", "in the same company"
 
 
 # --- what occurs together ----------------------------------------------------------------
@@ -69,20 +70,21 @@ def together_in_images(labels: Tensor, count: int) -> Tensor:
     return information(present.T @ present, images[:, None] * images / len(labels))
 
 
-def side_by_side(labels: Tensor, grid_size: tuple[int, int], count: int) -> Tensor:
-    """Return the `information` (K, K) of touching on the grid, by labels (n, L); -1 is none."""
-    # All pairs of neighbours, from above to below and from left to right
-    grid = labels.unflatten(1, grid_size)
-    first = torch.cat([grid[:, 1:].flatten(), grid[:, :, 1:].flatten()])
-    second = torch.cat([grid[:, :-1].flatten(), grid[:, :, :-1].flatten()])
-    labelled = (first >= 0) & (second >= 0)
+def same_company(together: Tensor) -> Tensor:
+    """Return how alike the company of two kinds is, the two themselves left out: (K, K).
 
-    # How often two kinds touch, in either order: (K, K)
-    pairs = first[labelled] * count + second[labelled]
-    touching = torch.bincount(pairs, minlength=count**2).view(count, count).double()
-    touching = touching + touching.T
-    ends = touching.sum(0)
-    return information(touching, ends[:, None] * ends / touching.sum().clamp(min=1))
+    It is the correlation of what they occur with, by `together` (K, K). King and queen keep the
+    same company, whether or not they stand in one sentence (Harris 1954).
+    """
+    count = len(together)
+    company = together.new_ones(count, count)
+    for first in range(count):
+        for second in range(first):
+            others = torch.ones(count, dtype=torch.bool)
+            others[[first, second]] = False
+            alike = correlation(together[first, others], together[second, others])
+            company[first, second] = company[second, first] = alike
+    return company
 
 
 def information(counted: Tensor, expected: Tensor) -> Tensor:
@@ -173,7 +175,17 @@ def group_cosines(means: Tensor) -> Tensor:
     return (cosines + cosines.transpose(1, 2)) / 2
 
 
-def group_logits(means: Tensor, heads: int) -> Tensor:
+def dimensions(means: Tensor) -> Tensor:
+    """Return in how many directions the means (..., K, D) of groups differ: (...).
+
+    It is the participation ratio of the variances: 1 if the groups lie on a line.
+    """
+    centred = means - means.mean(-2, keepdim=True)
+    variances = torch.linalg.svdvals(centred).square()
+    return variances.sum(-1).square() / variances.square().sum(-1)
+
+
+def group_scores(means: Tensor, heads: int) -> Tensor:
     """Return the score of a group's query for another's key, q . k / sqrt(d), mean over heads.
 
     Args:
@@ -186,8 +198,8 @@ def group_logits(means: Tensor, heads: int) -> Tensor:
         (layers, K, K), query by key.
     """
     queries, keys = means
-    logits = queries @ keys.flip(1).mT  # (layers, 2, K, K), summed over heads
-    return logits.mean(1) * (means.shape[-1] / heads) ** -0.5 / heads
+    scores = queries @ keys.flip(1).mT  # (layers, 2, K, K), summed over heads
+    return scores.mean(1) * (means.shape[-1] / heads) ** -0.5 / heads
 
 
 # --- kinds ----------------------------------------------------------------
@@ -202,8 +214,8 @@ class Kinds:
         names: of the kinds.
         views: uint8 test images (n, C, H, W), and whether each patch is shown alone.
         labels: int64 (n, L), the kind of each patch, -1 for none.
-        together: (K, K) each, the `information` of being in one image and side by side, in training
-            images.
+        together: (K, K) each, the `information` of being in one image, of training images, and
+            `same_company` by it.
     """
 
     data: str
@@ -211,6 +223,14 @@ class Kinds:
     views: dict[str, tuple[Tensor, bool]]
     labels: Tensor
     together: dict[str, Tensor]
+
+    def ends(self, trained: Trained, encoder: VisionTransformer, view: str) -> Tensor:
+        """Return all tokens before the first layer and after the last: (2, n, L, D)."""
+        images, alone = self.views[view]
+        parts = []
+        for part in images.split(BATCH):
+            parts.append(residual_stream(encoder, trained.prepare(part), alone)[[0, -1]])
+        return torch.cat(parts, dim=1)
 
     def cosines(self, trained: Trained, encoder: VisionTransformer, view: str) -> Tensor:
         """Return the cosines of kinds' tokens before the first layer and after each: (S, K, K), see
@@ -221,16 +241,16 @@ class Kinds:
         )
         return group_cosines(group_means(tokens, self.labels, len(self.names)))
 
-    def logits(self, trained: Trained, encoder: VisionTransformer, view: str) -> Tensor:
+    def scores(self, trained: Trained, encoder: VisionTransformer, view: str) -> Tensor:
         """Return the scores of kinds in every layer: (layers, K, K), query by key; see
-        `group_logits`."""
+        `group_scores`."""
         images, alone = self.views[view]
         tokens = (
             queries_and_keys(encoder, trained.prepare(part), alone).flatten(0, 1)
             for part in images.split(BATCH)
         )
         means = group_means(tokens, self.labels, len(self.names)).unflatten(0, (2, -1))
-        return group_logits(means, encoder.config.num_heads)
+        return group_scores(means, encoder.config.num_heads)
 
     def appearance(self, trained: Trained, view: str) -> tuple[Tensor, ...]:
         """Return how similar two kinds are in appearance and position, (K, K) each, larger for more
@@ -359,7 +379,7 @@ def parts_of_scenes(model: ModelConfig, data: Dataset, replaced: str = "") -> Ki
     cut = torch.where(shown.pixels[:, None] == covers, shown.images, grey)
     views = {WHOLE: (shown.images, False), ALONE: (cut, True)}
     names = (*PART_NAMES, RED_BALL)
-    return _kinds("Scenes", names, views, shown.patches, counted.patches, grid)
+    return _kinds("Scenes", names, views, shown.patches, counted.patches)
 
 
 def clusters(points: Tensor, count: int, seed: int = 0, rounds: int = 25) -> Tensor:
@@ -371,9 +391,12 @@ def clusters(points: Tensor, count: int, seed: int = 0, rounds: int = 25) -> Ten
     return torch.from_numpy(kmeans.cluster_centers_).to(points)
 
 
-def clusters_of_patches(model: ModelConfig, data: Dataset, images: int) -> Kinds:
+def clusters_of_patches(model: ModelConfig, data: Dataset, images: int, draw: int = 0) -> Kinds:
     """Return kinds of test patches by k-means of pixels, with what occurs together in ten times as
-    many training images."""
+    many training images.
+
+    Another `draw` starts k-means from other centres, and clusters the patches of other images.
+    """
     shown = data.test.images[evenly_spaced(len(data.test), images)]
     counted = data.train.images[evenly_spaced(len(data.train), 10 * images)]
     normalize = Normalization.measured_on(data.train.images)
@@ -383,8 +406,8 @@ def clusters_of_patches(model: ModelConfig, data: Dataset, images: int) -> Kinds
         inputs = normalize(to_float(images, model.image_size))
         return patchify(inputs, model.patch_size)
 
-    clustered = counted[evenly_spaced(len(counted), 500)]
-    centres = clusters(patches(clustered).flatten(0, 1), CLUSTERS)
+    clustered = counted[(evenly_spaced(len(counted), 500) + draw) % len(counted)]
+    centres = clusters(patches(clustered).flatten(0, 1), CLUSTERS, seed=draw)
 
     def nearest(images: Tensor) -> Tensor:
         """Return the nearest centre of each patch: uint8 (B, C, h, w) -> int64 (B, L)."""
@@ -393,7 +416,7 @@ def clusters_of_patches(model: ModelConfig, data: Dataset, images: int) -> Kinds
 
     names = tuple(str(number) for number in range(len(centres)))
     views = {WHOLE: (shown, False), ALONE: (shown, True)}
-    return _kinds(data.name, names, views, nearest(shown), nearest(counted), model.grid_size)
+    return _kinds(data.name, names, views, nearest(shown), nearest(counted))
 
 
 def _frequent(labels: Tensor, count: int) -> Tensor:
@@ -410,7 +433,6 @@ def _kinds(
     views: dict[str, tuple[Tensor, bool]],
     labels: Tensor,
     counted: Tensor,
-    grid: tuple[int, int],
 ) -> Kinds:
     """Keep the kinds that are frequent enough in `labels`, with what occurs together in
     `counted`."""
@@ -425,9 +447,7 @@ def _kinds(
     # Count the frequent kinds from 0; the last place is that of -1, no kind
     number = torch.full((len(names) + 1,), -1)
     number[frequent] = torch.arange(len(frequent))
-    together = {
-        TOGETHER: together_in_images(number[counted], len(frequent)),
-        BESIDE: side_by_side(number[counted], grid, len(frequent)),
-    }
+    in_one_image = together_in_images(number[counted], len(frequent))
+    together = {TOGETHER: in_one_image, COMPANY: same_company(in_one_image)}
     frequent_names = tuple(names[kind] for kind in frequent.tolist())
     return Kinds(data, frequent_names, views, number[labels], together)

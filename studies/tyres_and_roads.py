@@ -1,38 +1,43 @@
-"""Are patches that occur together more similar? Cosines of kinds of patches, against how often two
-kinds occur together.
+"""Are patches that occur together more similar, or those that keep the same company? Cosines of
+kinds of patches, against how often they occur together, and how alike their company is.
 
-A kind is a part of Scenes, or a cluster of patches of other data: the mean of its tokens, less the
-mean of their positions. Its cosines are about the mean of all kinds: 0 is average. Two kinds may be
-similar because they look alike or lie at the same places. So the cosine of their pixels, as they
-are and whitened, the nearness of their colours and contrasts, and the cosine of their positions are
-held constant, as far as linear fits can. The correlation is the rank correlation of the cosine with
-how often two kinds occur together; p, how often permuting the kinds gives as much; and the gain,
-how much the cosine rises per standard deviation of how often they occur together. That counts as
-learned if the gain of trained models exceeds, by more than twice the spread over the seeds and
-0.05, the gains of random weights and of training on images whose patches each come from another
-image (shuffled across images), which never showed two kinds together. Patches shown alone cannot
-attend to others. Balls and buoys are drawn by the wheel's code but never come with a road: if
-tokens of parts that occur together became similar, wheels would end nearer to roads than balls,
-also alone. The scores compare q(wheel) . k(road) with q(wheel) . k(grass): of the kinds' mean
-queries and keys, less the means of their positions, of different images, mean over heads. Above 0,
-the score is higher than by chance; a difference of 0.7 is twice the attention.
+A kind is a part of Scenes, or a cluster of patches of other images: the mean of its tokens, less
+the mean of their positions. Its cosines are about the mean of all kinds: 0 is average. Single
+cosines hang on which kinds there are; differences do less: so read *road minus grass*.
+
+Two kinds are *together* as far as they are in one image more often than by chance. Their *company*
+is the same as far as the other kinds that they are together with are. Two kinds may be similar
+because they look alike or lie at the same places. So the cosine of their pixels, as they are and
+whitened, the nearness of their colours and contrasts, and the cosine of their positions are held
+constant, as far as linear fits can. The *gain* is how much the cosine of two kinds rises per
+standard deviation; *joint*, in one fit by both measures; r is the partial correlation. Gains are
+in units of the cosine and grow with its spread, r does not: compare both. Values are means over
+draws of the clusters; of a single model, the range of the draws stands beside them.
+
+What was learned from company must be more than in models that are trained as long on images whose
+patches each come from another image (shuffled across images), and so never saw two kinds together.
+Patches shown alone cannot attend to others: they show what the model knows of a kind itself.
+
+Balls and buoys are drawn by the wheel's code but never come with a road. Red balls are another
+question: in half of the images, the wheel's pixels are those of a red ball, which looks unlike a
+wheel, never is with one, and has its company. Beside it, red balls in the place of the balls in
+meadows. The scores compare q(wheel) . k(road) with q(wheel) . k(grass): of the kinds' mean queries
+and keys, less the means of their positions, of different images, mean over heads. Above 0, the
+score is higher than by chance; a difference of 0.7 is twice the attention.
 
 *Limits.* What linear fits to appearance miss counts as gain. A patch alone is less than the quarter
-of an image that training showed. No control learned what patches look like as finely, without
-seeing them together; a third one saw patches of one image at shuffled positions (shuffled within
-images). Parts of Scenes occur together more strictly than things in the world, and parts shown
-alone are cut out; clusters of other data are not, and what they show is unknown.
+of an image that training showed. The shuffled models never learn to reconstruct, and their kinds
+differ in fewer directions: no control is perfect. Parts of Scenes occur together more strictly than
+things in the world, and parts shown alone are cut out; clusters of other data are not, and what
+they show is unknown.
 """
 
 # python -m studies tyres-and-roads
-# Eighteen models, half an hour to two hours on one thread, eleven minutes more to measure them.
-# Expect: wheels come no nearer to roads (a cosine of 0.76, then 0.66), balls move away (0.70, then
-# -0.15); on CIFAR-10, patches that occur together come a little closer, but so they do in models
-# that never saw them together.
+# COST
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -40,14 +45,17 @@ import torch
 from torch import Tensor
 
 from studies.analysis.correlation import association
-from studies.experiment import NARROW, XAVIER, Experiment
-from studies.figures import Panel, arms_figure, layers_figure, relations_figure
+from studies.experiment import NARROW, USUAL, XAVIER, Experiment, Trained
+from studies.figures import Panel, layers_figure
 from studies.kinds import (
     ALONE,
-    TOGETHER,
+    RED_BALL,
     WHOLE,
     Kinds,
     clusters_of_patches,
+    dimensions,
+    group_cosines,
+    group_means,
     parts_of_scenes,
     require_parts,
     with_red_balls,
@@ -56,38 +64,38 @@ from studies.tables import Results, Seeds, Table, seeds
 from vit.config import Config, changed
 from vit.data import content_hash
 from vit.data.sources import SCENES_SEED
+from vit.encoder import VisionTransformer
 from vit.figures.style import Figure
 from vit.scenes import draw_scenes, scene_indices
 
-SHUFFLED = ("shuffled across images", "shuffled within images")
+ACROSS = "shuffled across images"
+LENGTHS = (0.25, 0.5, 1.0, 2.0)
+"""Of the trainings, as parts of the settings' epochs: what is learned, and when."""
+DRAWS = 5
+"""Of the clusters of patches."""
 ROAD, GRASS = "road", "grass"
 WHEEL = "wheel"
 # Drawn by the wheel's code: see vit.scenes
 BALL = "ball"
 BUOY = "buoy"
 AXIS = "layers passed (0: the static embedding)"
-# Places in an `Association`
-CORRELATION, P, GAIN = range(3)
+Models = Mapping[str, Sequence[tuple[Trained, VisionTransformer]]]
+"""By the name of a row, for each seed: what prepares images, and the encoder to look into."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The measurements of K kinds of patches, at S stages from static embedding to last layer.
+    """The parts of Scenes in models, at S stages from static embedding to last layer.
 
     Attributes:
-        kinds: of patches.
+        kinds: of patches, K of them.
         pixels: by view, (K, K): the cosine of their pixels.
-        cosines: by arm and view, (seeds, S, K, K): of their tokens.
-        associations: by sort of co-occurrence, arm and view, (seeds, S, 3): the `Association` with
-            the cosines.
-        logits: by arm and view, (seeds, layers, K, K), query by key.
+        cosines: by model and view, (seeds, S, K, K): of their tokens.
     """
 
     kinds: Kinds
     pixels: dict[str, Tensor]
     cosines: dict[tuple[str, str], Tensor]
-    associations: dict[tuple[str, str, str], Tensor]
-    logits: dict[tuple[str, str], Tensor]
 
     def between(self, relation: Tensor, row: str, column: str) -> Tensor:
         """Return the relation (..., K, K) of two kinds: (...)."""
@@ -99,78 +107,70 @@ def study(experiment: Experiment) -> Results:
     # Scenes, whose parts are known, and the images of the settings, if they are others
     scenes = experiment.on_scenes
     config = experiment.config
-    kinds_of_settings = []
+    tables = []
+    pictures = {}
     if scenes == config or not experiment.leaves_out("models of Scenes"):
         require_parts(experiment, (WHEEL, BALL, BUOY, ROAD, GRASS))
-        parts = parts_of_scenes(scenes.model, experiment.data(scenes))
-        kinds_of_settings.append((scenes, parts))
+        models = models_of(experiment, scenes)
+        parts = measure(models, parts_of_scenes(scenes.model, experiment.data(scenes)))
+        scores = {}
+        for name, view in parts.cosines:
+            of_seeds = [parts.kinds.scores(*model, view) for model in models[name]]
+            scores[name, view] = torch.stack(of_seeds)
+        tables += [
+            wheel_table(parts),
+            scores_table(parts, scores),
+            orders_table("Scenes", orders(models, [parts.kinds])),
+        ]
+        pictures = {"asking": scores_figure(parts, scores), "wheel": wheel_figure(parts)}
+        if not experiment.leaves_out(RED_BALL):
+            tables.append(red_ball_table(experiment, models))
     if scenes != config:
-        images = experiment.study.images
-        clusters = clusters_of_patches(config.model, experiment.data(), images)
-        kinds_of_settings.append((config, clusters))
-
-    # Measure each
-    measured = []
-    for settings, kinds in kinds_of_settings:
-        measured.append(measure(experiment, settings, kinds))
-
-    # Tables and figures; those of wheels are of Scenes alone
-    tables = []
-    for kinds_measured in measured:
-        for where in kinds_measured.kinds.together:
-            tables.append(together_table(kinds_measured, where))
-    pictures = {"gain": gain_figure(measured)}
-    if kinds_of_settings[0][0] == scenes:
-        of_scenes = measured[0]
-        tables = [logits_table(of_scenes), wheel_table(of_scenes), *tables]
-        pictures = {
-            "asking": logits_figure(of_scenes),
-            "wheel": wheel_figure(of_scenes, [("trained", WHOLE), ("trained", ALONE)]),
-            "random": wheel_figure(of_scenes, [(XAVIER, WHOLE), (NARROW, WHOLE)]),
-            **pictures,
-            "parts": parts_figure(of_scenes),
-        }
+        data = experiment.data()
+        draws = []
+        for draw in range(DRAWS):
+            images = experiment.study.images
+            draws.append(clusters_of_patches(config.model, data, images, draw))
+        models = models_by_steps(experiment)
+        found = orders(models, draws)
+        tables.append(orders_table(data.name, found))
+        if experiment.checkpoint is None:
+            tables.append(learned_table(data.name, found))
+            pictures["steps"] = steps_figure(data.name, found)
     return Results(tables, pictures)
 
 
-def measure(experiment: Experiment, config: Config, kinds: Kinds) -> Measured:
-    """Train all arms, and measure how similar tokens of kinds are, and how that goes with occurring
-    together."""
+# --- models ----------------------------------------------------------------
+
+
+def models_of(experiment: Experiment, config: Config) -> Models:
+    """Return the usual models, and those with random weights of both kinds."""
     trained = experiment.models(config=config)
-    arms = {
-        "trained": [model.model for model in trained],
-        XAVIER: [model.initial for model in trained],
-        NARROW: [model.narrow for model in trained],
+    return {
+        "trained": [(model, model.model.encoder) for model in trained],
+        XAVIER: [(model, model.initial.encoder) for model in trained],
+        NARROW: [(model, model.narrow.encoder) for model in trained],
     }
-    for arm in SHUFFLED:
-        shuffled = experiment.models(arm, config)
-        if shuffled:
-            arms[arm] = [model.model for model in shuffled]
 
-    # Cosines and scores of the kinds, for each arm and view
-    appearance = {view: kinds.appearance(trained[0], view) for view in kinds.views}
-    cosines: dict[tuple[str, str], Tensor] = {}
-    logits: dict[tuple[str, str], Tensor] = {}
-    for arm, models in arms.items():
-        for view in kinds.views:
-            cosines_of_seeds = []
-            logits_of_seeds = []
-            for model in models:
-                cosines_of_seeds.append(kinds.cosines(trained[0], model.encoder, view))
-                logits_of_seeds.append(kinds.logits(trained[0], model.encoder, view))
-            cosines[arm, view] = torch.stack(cosines_of_seeds)
-            logits[arm, view] = torch.stack(logits_of_seeds)
 
-    # How cosines go with occurring together, stage by stage
-    associations: dict[tuple[str, str, str], Tensor] = {}
-    for where, often in kinds.together.items():
-        for (arm, view), of_seeds in cosines.items():
-            rows = []
-            for stages in of_seeds:
-                rows.append([association(stage, often, appearance[view]) for stage in stages])
-            associations[where, arm, view] = torch.tensor(rows)
-    pixels = {view: similarities[0] for view, similarities in appearance.items()}
-    return Measured(kinds, pixels, cosines, associations, logits)
+def models_by_steps(experiment: Experiment) -> Models:
+    """Return models with random weights, and those after several numbers of steps, each in a
+    training of its own: "trained, 632 steps"; beside them, those of shuffled patches."""
+    config = experiment.config
+    models = dict(models_of(experiment, config))
+    if experiment.leaves_out("other numbers of steps"):
+        return models
+    del models["trained"]
+    steps_per_epoch = config.steps_per_epoch(len(experiment.data().train))
+    for length in LENGTHS:
+        epochs = round(length * config.train.epochs)
+        if epochs > 0:
+            shorter = changed(config, {"train.epochs": epochs})
+            for name, arm in (("trained", USUAL), (ACROSS, ACROSS)):
+                trained = experiment.models(arm, shorter)
+                row = f"{name}, {epochs * steps_per_epoch} steps"
+                models[row] = [(model, model.model.encoder) for model in trained]
+    return models
 
 
 def with_red_balls_for(experiment: Experiment, part: str) -> Config:
@@ -182,193 +182,252 @@ def with_red_balls_for(experiment: Experiment, part: str) -> Config:
         data = experiment.data(scenes)
         drawn = data.train
         pixels = draw_scenes(scene_indices(len(drawn), "train"), SCENES_SEED)[2]
-        images, _ = with_red_balls(drawn.images, pixels, part)
+        images, _ = with_red_balls(drawn.images[:], pixels, part)
         train = replace(drawn, images=images, content_hash=content_hash(images, drawn.labels))
         experiment.used[config.data] = replace(data, name=config.data.name, train=train)
     return config
 
 
-def together_table(measured: Measured, where: str) -> Table:
-    """Return how cosines go with occurring together, in one image or side by side, by arm and
-    view."""
-    stages = {"static": 0, "first layer": 1, "last layer": -1}
+# --- together, or in the same company? ----------------------------------------------------------
+
+MEASURES = {
+    "gain, together": 3,
+    "gain, same company": 3,
+    "joint gain, together": 3,
+    "joint gain, same company": 3,
+    "r, together": 2,
+    "r, same company": 2,
+    "spread of the cosines": 2,
+    "dimensions of the kinds": 1,
+}
+"""How cosines of kinds go with being together and with the same company, and the digits of each."""
+STATIC = "static embedding"
+Orders = Mapping[tuple[str, str], Tensor]
+"""By model, and view or `STATIC`: the `MEASURES`, (seeds, draws, measures)."""
+
+
+def orders(models: Models, draws: Sequence[Kinds]) -> Orders:
+    """Measure how similar tokens of kinds are, and how that goes with the orders of co-occurrence:
+    for several draws of kinds of the same images."""
+    measured = {}
+    for view in (ALONE, WHOLE):
+        (trained, _), *_ = next(iter(models.values()))
+        appearances = [kinds.appearance(trained, view) for kinds in draws]
+        for name, of_seeds in models.items():
+            found = []
+            for model in of_seeds:
+                tokens = draws[0].ends(*model, view)
+                for kinds, appearance in zip(draws, appearances, strict=True):
+                    found.append(orders_of(kinds, tokens, appearance))
+            values = torch.stack(found).unflatten(0, (len(of_seeds), len(draws)))
+            measured[name, view] = values[:, :, -1]
+            if view == ALONE:
+                measured[name, STATIC] = values[:, :, 0]
+    return measured
+
+
+def orders_of(kinds: Kinds, tokens: Tensor, appearance: Sequence[Tensor]) -> Tensor:
+    """Return the `MEASURES` of tokens (S, n, L, D): (S, measures)."""
+    means = group_means([tokens], kinds.labels, len(kinds.names))
+    sizes = dimensions(means).mean(1)
     rows = []
-    for arm, view in measured.cosines:
-        associations = measured.associations[where, arm, view]  # (seeds, S, 3)
-        correlations = []
-        gains = []
-        for stage in stages.values():
-            correlations.append(seeds(associations[:, stage, CORRELATION], digits=2))
-            gains.append(seeds(associations[:, stage, GAIN], digits=2))
-        largest_p = f"{float(associations[:, -1, P].max()):.3f}"
-        rows.append((arm, view, *correlations, largest_p, *gains))
+    for cosines, size in zip(group_cosines(means), sizes, strict=True):
+        found = association(cosines, list(kinds.together.values()), appearance)
+        last = torch.stack([found.spread, size])
+        rows.append(torch.cat([found.gains, found.joint, found.correlations, last]))
+    return torch.stack(rows)
+
+
+def orders_table(name: str, found: Orders) -> Table:
+    """Return the `MEASURES` by model and view; of a single seed with the range of the draws."""
+    rows: list[tuple[str | Seeds, ...]] = []
+    for (model, view), values in found.items():
+        cells: list[str | Seeds] = []
+        for of_measure, digits in zip(values.permute(2, 0, 1), MEASURES.values(), strict=True):
+            mean = seeds(of_measure, digits=digits)
+            if len(of_measure) == 1 and of_measure.shape[1] > 1:
+                low, high = of_measure.aminmax()
+                cells.append(f"{mean} ({low:.{digits}f} to {high:.{digits}f})")
+            else:
+                cells.append(mean)
+        rows.append((model, view, *cells))
+    draws = next(iter(found.values())).shape[1]
     title = (
-        f"{measured.kinds.data}, {len(measured.kinds.names)} kinds: rank correlation of the cosine"
-        f" of two kinds of patches with how often they are {where}, and by how much the cosine"
-        " rises with one standard deviation of that; appearance and position held constant"
+        f"{name}: how the cosines of kinds of patches, after the last layer, go with being together"
+        f" in an image and with the same company; appearance and position held constant; mean of"
+        f" {draws} draws of the kinds"
     )
-    columns = (
-        "model",
-        "patches",
-        *(f"correlation, {stage}" for stage in stages),
-        "largest p, last layer",
-        *(f"gain, {stage}" for stage in stages),
-    )
+    return Table(title, ("model", "patches", *MEASURES), rows)
+
+
+def learned_table(name: str, found: Orders) -> Table:
+    """Return how much more the trained have than the shuffled, seed by seed."""
+    rows = []
+    for (model, view), values in found.items():
+        if "trained" in model and view != STATIC:
+            shuffled = found[model.replace("trained", ACROSS), view]
+            cells = []
+            for place, digits in enumerate(list(MEASURES.values())[:6]):
+                one, other = seeds(values[..., place]), seeds(shuffled[..., place])
+                cells.append(replace(one - other, digits=digits))
+            rows.append((model.removeprefix("trained, "), view, *cells))
+    title = f"{name}: trained less shuffled across images, seed by seed"
+    return Table(title, ("steps", "patches", *list(MEASURES)[:6]), rows)
+
+
+def steps_figure(name: str, found: Orders) -> Figure:
+    """Draw the gains of patches alone after several numbers of steps."""
+    panels = []
+    for place, title in enumerate(list(MEASURES)[:2]):
+        series: dict[str, list[np.ndarray]] = {"trained": [], ACROSS: []}
+        steps = []
+        for (model, view), values in found.items():
+            arm, _, length = model.partition(", ")
+            if view == ALONE and arm in series:
+                series[arm].append(values[..., place].mean(1).numpy())
+                steps.append(length.removesuffix(" steps"))
+        lines = {row: float(found[row, ALONE][..., place].mean()) for row in (XAVIER, NARROW)}
+        of_arms = {arm: np.stack(of_steps, axis=1) for arm, of_steps in series.items()}
+        panels.append(Panel(title, of_arms, "gain in cosine", lines))
+    title = "Is it learned from company? It depends on the number of steps"
+    caption = f"{name}, patches alone, last layer · line: mean over seeds, band: range"
+    places = list(dict.fromkeys(steps))
+    return layers_figure(panels, title, caption, places, "steps of training")
+
+
+# --- wheels, balls, roads and grass ----------------------------------------------------------
+
+
+def measure(models: Models, kinds: Kinds) -> Measured:
+    """Measure how similar tokens of kinds are, by model and view."""
+    (trained, _), *_ = next(iter(models.values()))
+    pixels = {}
+    cosines = {}
+    for view in kinds.views:
+        pixels[view] = kinds.appearance(trained, view)[0]
+        for name, of_seeds in models.items():
+            found = [kinds.cosines(*model, view) for model in of_seeds]
+            cosines[name, view] = torch.stack(found)
+    return Measured(kinds, pixels, cosines)
+
+
+def cosines_table(title: str, measured: Measured, pairs: Sequence[tuple[str, ...]]) -> Table:
+    """Return cosines of kinds: of two, or of one with a second less that with a third."""
+
+    def cells(relation: Tensor) -> list[Seeds]:
+        """Return those of a relation (seeds, K, K)."""
+        found = []
+        for kind, other, *less in pairs:
+            values = measured.between(relation, kind, other)
+            for third in less:
+                values = values - measured.between(relation, kind, third)
+            found.append(seeds(values, digits=2))
+        return found
+
+    rows: list[tuple[str | Seeds, ...]] = []
+    for view, similarity in measured.pixels.items():
+        rows.append(("pixels", view, *cells(similarity[None])))
+    for (model, view), cosines in measured.cosines.items():
+        for name, stage in {STATIC: 0, "last layer": -1}.items():
+            rows.append((f"{name}, {model}", view, *cells(cosines[:, stage])))
+    columns = ["tokens", "patches"]
+    for kind, other, *less in pairs:
+        columns.append(f"{kind}: {' less '.join([other, *less])}")
     return Table(title, columns, rows)
 
 
-def wheel_table(scenes: Measured) -> Table:
-    """Return the cosines of wheels, and of what looks like a wheel, with roads."""
-    pairs = (
-        (WHEEL, ROAD),
-        (BALL, ROAD),
-        (BUOY, ROAD),
-        (WHEEL, GRASS),
-        (BALL, GRASS),
-        (WHEEL, BALL),
-    )
-
-    # By pixels
-    rows: list[tuple[str | Seeds, ...]] = []
-    for view, similarity in scenes.pixels.items():
-        rows.append(
-            ("pixels", view, *(f"{scenes.between(similarity, *pair):.2f}" for pair in pairs))
-        )
-
-    # By tokens
-    for (arm, view), cosines in scenes.cosines.items():
-        for name, stage in {"static embedding": 0, "last layer": -1}.items():
-            cells = []
-            for pair in pairs:
-                cells.append(seeds(scenes.between(cosines[:, stage], *pair), digits=2))
-            rows.append((f"{name}, {arm}", view, *cells))
+def wheel_table(parts: Measured) -> Table:
+    """Return the cosines of wheels, and of what looks like a wheel, with roads and grass."""
     title = (
         "Scenes: cosines of wheels, and of what is drawn by the wheel's code and never comes with a"
         " road"
     )
-    columns = ("tokens", "patches", *(f"{first} and {second}" for first, second in pairs))
-    return Table(title, columns, rows)
+    pairs: list[tuple[str, ...]] = []
+    for kind in (WHEEL, BALL):
+        pairs += [(kind, ROAD), (kind, GRASS), (kind, ROAD, GRASS)]
+    return cosines_table(title, parts, [*pairs, (BUOY, ROAD), (WHEEL, BALL)])
 
 
-def logits_table(scenes: Measured) -> Table:
-    """Return the scores of wheels and balls for roads and for grass, and the difference."""
+def red_ball_table(experiment: Experiment, models: Models) -> Table:
+    """Return the cosines of red balls, in the place of wheels and elsewhere."""
+    compared = {name: models[name] for name in ("trained", XAVIER, NARROW)}
+    for part in (WHEEL, BALL):
+        trained = experiment.models(config=with_red_balls_for(experiment, part))
+        name = f"trained, red balls for {part}s"
+        compared[name] = [(model, model.model.encoder) for model in trained]
+    scenes = experiment.on_scenes
+    kinds = parts_of_scenes(scenes.model, experiment.data(scenes), WHEEL)
+    title = (
+        "Scenes with red balls in the place of half of the wheels: cosines in models that trained"
+        " on such, on the usual ones, or on red balls in the place of half of the balls in meadows"
+    )
+    pairs = [(RED_BALL, WHEEL), (RED_BALL, ROAD), (RED_BALL, GRASS), (RED_BALL, ROAD, GRASS)]
+    return cosines_table(title, measure(compared, kinds), [*pairs, (WHEEL, ROAD, GRASS)])
+
+
+def scores_table(parts: Measured, scores: Mapping[tuple[str, str], Tensor]) -> Table:
+    """Return the scores of wheels and balls for roads and for grass, and the difference.
+
+    Args:
+        parts: whose scores they are.
+        scores: by model and view, (seeds, layers, K, K), query by key.
+    """
     layers = {"first layer": slice(1), "last layer": slice(-1, None), "all layers": slice(None)}
     rows = []
-    for (arm, view), logits in scenes.logits.items():
+    for (model, view), of_model in scores.items():
         for name, chosen in layers.items():
             cells = []
             for query in (WHEEL, BALL):
-                road = scenes.between(logits[:, chosen], query, ROAD)
-                grass = scenes.between(logits[:, chosen], query, GRASS)
+                road = parts.between(of_model[:, chosen], query, ROAD)
+                grass = parts.between(of_model[:, chosen], query, GRASS)
                 cells.append(seeds(road, digits=2))
                 cells.append(seeds(grass, digits=2))
                 cells.append(seeds(road - grass, digits=2))
-            rows.append((f"{name}, {arm}", view, *cells))
+            rows.append((f"{name}, {model}", view, *cells))
 
     columns = ["queries and keys", "patches"]
     for query in (WHEEL, BALL):
         for key in (f"k({ROAD})", f"k({GRASS})", "difference"):
             columns.append(f"q({query}), {key}")
     title = (
-        "Scenes: score of the mean query of one kind and the mean key of another, q . k / sqrt(d),"
+        "Scenes: score of the mean query of one kind and the mean key of another, q · k / sqrt(d),"
         " mean over heads, each minus the mean of its position"
     )
     return Table(title, columns, rows)
 
 
-def gain_figure(measured: list[Measured]) -> Figure:
-    """Draw the gain of occurring in one image after the last layer, arm by arm."""
-    # Gains of the seeds by panel and arm
-    gains: dict[str, dict[str, list[float]]] = {}
-    for kinds_measured in measured:
-        for (where, arm, view), associations in kinds_measured.associations.items():
-            if where == TOGETHER:
-                panel = gains.setdefault(f"{kinds_measured.kinds.data}, {view}", {})
-                panel[arm] = associations[:, -1, GAIN].tolist()
-
-    # One scale for all panels, with a margin, and 0 on it
-    every_gain: list[float] = []
-    for arms in gains.values():
-        for values in arms.values():
-            every_gain += values
-    low = min(every_gain)
-    high = max(every_gain)
-    margin = 0.1 * (high - low)
-    limits = (min(low, 0.0) - margin, high + margin)
-
-    panels = []
-    for title, arms in gains.items():
-        panels.append(Panel(title, list(arms.values()), "gain in cosine", limits=limits))
-    caption = (
-        "after the last layer: rise of the cosine per standard deviation of co-occurrence;"
-        " appearance and position held constant"
-    )
-    names = list(next(iter(gains.values())))
-    title = f"How much more similar are patches that are often {TOGETHER}?"
-    return arms_figure(names, panels, title, caption)
+def stacked(series: Mapping[str, Mapping[str, np.ndarray]], unit: str) -> list[Panel]:
+    """Return panels (seeds, layers) by title, which share the scale that fits them all."""
+    ends: list[float] = []
+    for lines in series.values():
+        for values in lines.values():
+            ends += [values.min(), values.max()]
+    margin = 0.08 * (max(ends) - min(ends))
+    limits = (min(ends) - margin, max(ends) + margin)
+    return [Panel(title, lines, unit, limits=limits) for title, lines in series.items()]
 
 
-def wheel_figure(scenes: Measured, shown: Sequence[tuple[str, str]]) -> Figure:
-    """Draw how similar wheels, and what looks like a wheel, are to roads, layer by layer: a panel
-    for each arm and view."""
-    drawn = {}
-    for arm, view in shown:
-        cosines = scenes.cosines[arm, view]
-        lines = {}
-        for kind in (WHEEL, BALL, BUOY):
-            lines[kind] = scenes.between(cosines, kind, ROAD).numpy()
-        drawn[f"{arm}, {view}"] = lines
-
-    # One scale for all panels: from 0, or the lowest cosine
-    low = min(float(values.min()) for lines in drawn.values() for values in lines.values())
-    limits = (min(low, 0.0) - 0.05, 1.0)
-    panels = []
-    for title, lines in drawn.items():
-        panels.append(Panel(title, lines, "cosine with roads", limits=limits))
-    caption = (
-        "Scenes · balls and buoys are drawn like wheels, but never come with a road · line: mean"
-        " over seeds, band: range"
-    )
+def wheel_figure(parts: Measured) -> Figure:
+    """Draw how similar wheels, and what looks like a wheel, are to roads, layer by layer."""
+    series = {}
+    for view in parts.kinds.views:
+        cosines = parts.cosines["trained", view]
+        lines = {kind: parts.between(cosines, kind, ROAD).numpy() for kind in (WHEEL, BALL, BUOY)}
+        series[f"patches {view}"] = lines
+    caption = "Scenes, trained · balls and buoys never come with a road · band: range of the seeds"
     title = "Do wheels come nearer to roads than what looks like a wheel?"
+    panels = stacked(series, "cosine with roads")
     return layers_figure(panels, title, caption, axis=AXIS)
 
 
-def logits_figure(scenes: Measured) -> Figure:
+def scores_figure(parts: Measured, scores: Mapping[tuple[str, str], Tensor]) -> Figure:
     """Draw the scores of wheels and balls for roads and for grass, from layer to layer."""
-    # (seeds, layers) each, and the ends of the scale that all panels share
-    series: dict[tuple[str, str], dict[str, np.ndarray]] = {}
-    ends: list[float] = []
-    for kind, arm in ((WHEEL, "trained"), (BALL, "trained"), (WHEEL, XAVIER)):
-        lines = {}
-        for key in (ROAD, GRASS):
-            logits = scenes.between(scenes.logits[arm, WHOLE], kind, key).numpy()
-            lines[f"for {key}"] = logits
-            ends += [logits.min(), logits.max()]
-        series[kind, arm] = lines
-    margin = 0.08 * (max(ends) - min(ends))
-    limits = (min(ends) - margin, max(ends) + margin)
-
-    panels = []
-    for (kind, arm), lines in series.items():
-        title = f"query of a {kind}, {arm}"
-        panels.append(Panel(title, lines, "score, minus its position's", limits=limits))
-    caption = "Scenes · line: mean over seeds, band: range"
+    series = {}
+    for kind, model in ((WHEEL, "trained"), (BALL, "trained"), (WHEEL, XAVIER)):
+        of_model = scores[model, WHOLE]
+        lines = {f"for {key}": parts.between(of_model, kind, key).numpy() for key in (ROAD, GRASS)}
+        series[f"query of a {kind}, {model}"] = lines
+    caption = "Scenes, whole images · line: mean over seeds, band: range"
     title = "Do the queries of wheels prefer the keys of roads?"
+    panels = stacked(series, "score, minus its position's")
     return layers_figure(panels, title, caption)
-
-
-def parts_figure(scenes: Measured) -> Figure:
-    """Draw all parts of Scenes against each other."""
-    deep = scenes.cosines["trained", WHOLE][:, -1].mean(0).numpy()  # (K, K)
-    often = scenes.kinds.together[TOGETHER].numpy()
-    relations = [
-        Panel(f"how often they are {TOGETHER}", often, "bits more than by chance"),
-        Panel("their tokens after the last layer", deep, "cosine", limits=(-1, 1)),
-    ]
-    caption = (
-        "Scenes, trained models, whole images, mean over seeds · outlined: wheel and road, ball and"
-        " road"
-    )
-    marked = [(WHEEL, ROAD), (BALL, ROAD)]
-    title = "Parts that occur together, and how similar their tokens end"
-    return relations_figure(scenes.kinds.names, relations, title, caption, marked)

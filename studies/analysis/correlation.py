@@ -47,62 +47,42 @@ def top_overlap(a: Tensor, b: Tensor, count: int) -> Tensor:
 
 
 class Association(NamedTuple):
-    """The association of two relations."""
+    """How one relation goes with N others."""
 
-    correlation: float  # of ranks
-    p: float  # how often permutations give a correlation as far from 0
-    gain: float  # rise of the one per standard deviation of the other
+    gains: Tensor  # (N,), rise of the one per standard deviation of each other
+    joint: Tensor  # (N,), the same, in one fit by all of them
+    correlations: Tensor  # (N,), of what the relations held constant leave
+    spread: Tensor  # (), standard deviation of what they leave of the one
 
 
-def association(
-    one: Tensor, other: Tensor, given: Sequence[Tensor] = (), permutations: int = 999
-) -> Association:
-    """Return how two symmetric relations (K, K) are related, with others held constant.
+def association(one: Tensor, others: Sequence[Tensor], given: Sequence[Tensor] = ()) -> Association:
+    """Return how a symmetric relation (K, K) goes with others, with those `given` held constant.
 
-    The correlation is Spearman's, partial with `given`. Pairs are not independent, as each thing is
-    in K - 1 of them; so p is that of a Mantel test, which permutes the things (Mantel 1967; of
-    residuals, Legendre 2000). The correlation of ranks says how surely they are related; the gain,
-    the slope of a linear fit to the values, says how much.
+    That is, by linear fits to the pairs of different things.
     """
     count = len(one)
     upper = torch.triu_indices(count, count, 1)
     pairs = torch.stack(
-        [values[upper[0], upper[1]].double() for values in (one, other, *given)]
-    )  # (2 + given, pairs)
+        [values[upper[0], upper[1]].double() for values in (one, *others, *given)]
+    )  # (1 + N + given, pairs)
 
-    # The slope
-    rise, per = _residuals(pairs[:2], _directions(pairs[2:]))
-    # If `given` explains all of the other relation, its residuals are rounding and say nothing
-    free = per.norm() > 1e-9 * (pairs[1] - pairs[1].mean()).norm()
-    gain = (rise @ per) / (per @ per) * pairs[1].std(correction=0) if free else torch.zeros(())
-
-    # The correlation of ranks, in the true order and in permuted ones
-    ranked = ranks(pairs)
-    explained = _directions(ranked[2:])
-    left, right = _residuals(ranked[:2], explained)
-    square = left.new_zeros(count, count)
-    square[upper[0], upper[1]] = square[upper[1], upper[0]] = left
-    generator = torch.Generator().manual_seed(0)
-    orders = [
-        torch.arange(count),
-        *(torch.randperm(count, generator=generator) for _ in range(permutations)),
-    ]
-    order = torch.stack(orders)  # (1 + permutations, K)
-    permuted = _residuals(
-        square[order[:, upper[0]], order[:, upper[1]]], explained
-    )  # (1 + permutations, pairs)
-    correlations = (permuted @ right) / (permuted.norm(dim=1) * right.norm()).clamp(min=1e-12)
-    as_far = correlations.abs() >= correlations[0].abs() - 1e-12
-    return Association(float(correlations[0]), float(as_far.double().mean()), float(gain))
-
-
-def _directions(given: Tensor) -> Tensor:
-    """Return orthonormal rows that span all linear fits by a constant and by `given` (n, pairs)."""
-    fitted = torch.cat([given.new_ones(1, given.shape[1]), given])
+    # What linear fits by a constant and by `given` leave
+    raw = pairs[: 1 + len(others)]
+    fitted = torch.cat([pairs.new_ones(1, pairs.shape[1]), pairs[1 + len(others) :]])
     _, sizes, rows = torch.linalg.svd(fitted, full_matrices=False)
-    return rows[sizes > 1e-9 * sizes[0]]
+    explained = rows[sizes > 1e-9 * sizes[0]]
+    left = raw - (raw @ explained.T) @ explained
+    # If they explain all of a relation, the rest is rounding and says nothing
+    deviations = raw.std(1, correction=0)
+    left[left.std(1, correction=0) <= 1e-9 * deviations] = 0
 
-
-def _residuals(values: Tensor, directions: Tensor) -> Tensor:
-    """Return the residuals of values (..., pairs) after a linear fit."""
-    return values - (values @ directions.T) @ directions
+    left_of_one = left[0]
+    left_of_others = left[1:]
+    slopes = [torch.linalg.pinv(other[:, None]) @ left_of_one for other in left_of_others]
+    joint_slopes = torch.linalg.pinv(left_of_others.T) @ left_of_one
+    return Association(
+        torch.cat(slopes) * deviations[1:],
+        joint_slopes * deviations[1:],
+        correlation(left_of_one, left_of_others),
+        left_of_one.std(correction=0),
+    )

@@ -13,16 +13,16 @@ from studies import kinds
 from studies.analysis.logits import queries_and_keys_by_layer
 from studies.kinds import (
     ALONE,
-    BESIDE,
+    COMPANY,
     TOGETHER,
     WHOLE,
     group_cosines,
-    group_logits,
     group_means,
+    group_scores,
     patch_labels,
     queries_and_keys,
     residual_stream,
-    side_by_side,
+    same_company,
     together_in_images,
     whitening,
 )
@@ -33,15 +33,14 @@ from vit.scenes import PART_NAMES, scene_indices
 
 def test_what_occurs_together_is_that_of_the_drawing(parts):
     number = {name: place for place, name in enumerate(parts.names)}
-    for together in parts.together.values():
-        assert torch.equal(together, together.T)
-        assert together[number["wheel"], number["road"]] > 1
-        assert together[number["ball"], number["road"]] < -1
-        assert together[number["buoy"], number["water"]] > 1
-    near = "grass flower torso leg tail plumage claw skin ball sky head ear feather"
-    for other in set(parts.names) - set(near.split()):
-        assert parts.together[BESIDE][number["ball"], number[other]] < 0.5, other
-    assert not torch.equal(parts.together[TOGETHER], parts.together[BESIDE])
+    together, company = parts.together[TOGETHER], parts.together[COMPANY]
+    assert torch.equal(together, together.T)
+    assert together[number["wheel"], number["road"]] > 1
+    assert together[number["ball"], number["road"]] < -1
+    assert together[number["buoy"], number["water"]] > 1
+    assert (
+        company[number["wheel"], number["body"]] > 0.9 > 0 > company[number["wheel"], number["leg"]]
+    )
 
 
 def test_patches_alone_are_cut_out_along_their_part(parts, trained):
@@ -100,17 +99,32 @@ def test_labels_that_share_images():
     assert found[4, 0].item() == 0
 
 
-def test_labels_that_touch():
-    # In columns 0 1 0 1 ...: 0 touches 1 to both sides and itself above and below; 2 touches nobody of the others.
-    grid = torch.tensor([0, 1]).repeat(4, 2)  # (4, 4)
-    labels = torch.stack([grid.flatten(), torch.full((16,), 2)])
-    found = side_by_side(labels, (4, 4), 3)
-    assert torch.equal(found, found.T)
-    assert (found[2, :2] < -3).all()
-    met, ends = 12, torch.tensor([24.0, 24.0, 48.0])  # 12 of 24 pairs are of 0 and 1
-    assert found[0, 1].item() == pytest.approx(
-        math.log2((met + 1) / (ends[0] * ends[1] / 96 + 1)), abs=1e-6
-    )
+def test_company_leaves_the_two_themselves_out():
+    # king and queen never meet, and both stand with a crown and not with a bone, a dog the other way round
+    king, queen, dog, crown, bone, hall = range(6)
+    together = torch.zeros(6, 6)
+    for one, other, often in (
+        (king, queen, -9),
+        (king, dog, -1),
+        (king, crown, 3),
+        (king, bone, -1),
+        (king, hall, 1),
+        (queen, dog, -1),
+        (queen, crown, 3),
+        (queen, bone, -1),
+        (queen, hall, 1),
+        (dog, crown, -1),
+        (dog, bone, 3),
+        (dog, hall, 1),
+    ):
+        together[one, other] = together[other, one] = often
+    company = same_company(together)
+    assert torch.equal(company, company.T)
+    # of dog, crown, bone, hall both have -1, 3, -1, 1
+    assert company[king, queen].item() == pytest.approx(1)
+    # of queen, crown, bone, hall: -9, 3, -1, 1 and -1, -1, 3, 1, less their means, -1.5 and 0.5
+    expected = (-7.5 * -1.5 + 4.5 * -1.5 + 0.5 * 2.5 + 2.5 * 0.5) / (83 * 11) ** 0.5
+    assert company[king, dog].item() == pytest.approx(expected, abs=1e-6)
 
 
 # --- tokens
@@ -191,11 +205,11 @@ def test_queries_and_keys_are_those_of_attention(trained):
     assert (lone[:, -1] - found[:, -1]).abs().max() > 0.1
 
 
-def test_group_logits_are_of_different_halves_and_the_mean_of_heads():
+def test_group_scores_are_of_different_halves_and_the_mean_of_heads():
     means = torch.randn(2, 1, 2, 3, 8, generator=seeded(0))  # two heads of 4
     (even_q, odd_q), (even_k, odd_k) = means[:, 0]
     by_hand = torch.zeros(3, 3)
     for head in (slice(4), slice(4, 8)):
         for queries, keys in ((even_q, odd_k), (odd_q, even_k)):
             by_hand += queries[:, head] @ keys[:, head].T / 4**0.5 / 2 / 2
-    torch.testing.assert_close(group_logits(means, heads=2)[0], by_hand)
+    torch.testing.assert_close(group_scores(means, heads=2)[0], by_hand)
