@@ -7,7 +7,7 @@ first layer, after each).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -124,10 +124,9 @@ def residual_stream(encoder: VisionTransformer, inputs: Tensor, alone: bool = Fa
 
 
 @torch.no_grad()
-def queries_and_keys(encoder: VisionTransformer, inputs: Tensor, alone: bool = False) -> Tensor:
-    """Return queries and keys of the patch tokens of `residual_stream`: (2, layers, B, L, D), heads
-    side by side."""
-    stream = residual_stream(encoder, inputs, alone)
+def queries_and_keys(encoder: VisionTransformer, stream: Tensor) -> Tensor:
+    """Return queries and keys of the patch tokens of a `residual_stream`: (2, layers, B, L, D),
+    heads side by side."""
     sides = []
     for x, block in zip(stream[:-1], encoder.blocks, strict=True):
         assert isinstance(block, Block)
@@ -232,25 +231,21 @@ class Kinds:
             parts.append(residual_stream(encoder, trained.prepare(part), alone)[[0, -1]])
         return torch.cat(parts, dim=1)
 
-    def cosines(self, trained: Trained, encoder: VisionTransformer, view: str) -> Tensor:
-        """Return the cosines of kinds' tokens before the first layer and after each: (S, K, K), see
-        `group_cosines`."""
+    def means(
+        self, trained: Trained, encoder: VisionTransformer, view: str
+    ) -> tuple[Tensor, Tensor]:
+        """Return the `group_means` of kinds' tokens before the first layer and after each, (S, 2,
+        K, D), and of their queries and keys, (2, layers, 2, K, D)."""
         images, alone = self.views[view]
-        tokens = (
-            residual_stream(encoder, trained.prepare(part), alone) for part in images.split(BATCH)
-        )
-        return group_cosines(group_means(tokens, self.labels, len(self.names)))
 
-    def scores(self, trained: Trained, encoder: VisionTransformer, view: str) -> Tensor:
-        """Return the scores of kinds in every layer: (layers, K, K), query by key; see
-        `group_scores`."""
-        images, alone = self.views[view]
-        tokens = (
-            queries_and_keys(encoder, trained.prepare(part), alone).flatten(0, 1)
-            for part in images.split(BATCH)
-        )
-        means = group_means(tokens, self.labels, len(self.names)).unflatten(0, (2, -1))
-        return group_scores(means, encoder.config.num_heads)
+        def batches() -> Iterator[Tensor]:
+            for part in images.split(BATCH):
+                stream = residual_stream(encoder, trained.prepare(part), alone)
+                yield torch.cat([stream, queries_and_keys(encoder, stream).flatten(0, 1)])
+
+        means = group_means(batches(), self.labels, len(self.names))
+        stages = len(encoder.blocks) + 1
+        return means[:stages], means[stages:].unflatten(0, (2, -1))
 
     def appearance(self, trained: Trained, view: str) -> tuple[Tensor, ...]:
         """Return how similar two kinds are in appearance and position, (K, K) each, larger for more
@@ -312,7 +307,7 @@ class Drawn(NamedTuple):
 
 
 def with_red_balls(images: Tensor, pixels: Tensor, part: str) -> tuple[Tensor, Tensor]:
-    """Put red balls into the place of a part of Scenes, in half of the images by a coin each.
+    """Put red balls in place of a part of Scenes, in half of the images by a coin each.
 
     They have the outline of the part, and its light and shade; so an image never has both.
 

@@ -20,7 +20,7 @@ Patches shown alone cannot attend to others: they show what the model knows of a
 
 Balls and buoys are drawn by the wheel's code but never come with a road. Red balls are another
 question: in half of the images, the wheel's pixels are those of a red ball, which looks unlike a
-wheel, never is with one, and has its company. Beside it, red balls in the place of the balls in
+wheel, never is with one, and has its company. Beside it, red balls in place of the balls in
 meadows. The scores compare q(wheel) . k(road) with q(wheel) . k(grass): of the kinds' mean queries
 and keys, less the means of their positions, of different images, mean over heads. Above 0, the
 score is higher than by chance; a difference of 0.7 is twice the attention.
@@ -56,6 +56,7 @@ from studies.kinds import (
     dimensions,
     group_cosines,
     group_means,
+    group_scores,
     parts_of_scenes,
     require_parts,
     with_red_balls,
@@ -81,6 +82,20 @@ BUOY = "buoy"
 AXIS = "layers passed (0: the static embedding)"
 Models = Mapping[str, Sequence[tuple[Trained, VisionTransformer]]]
 """By the name of a row, for each seed: what prepares images, and the encoder to look into."""
+MEASURES = {
+    "gain, together": 3,
+    "gain, same company": 3,
+    "joint gain, together": 3,
+    "joint gain, same company": 3,
+    "r, together": 2,
+    "r, same company": 2,
+    "spread of the cosines": 2,
+    "dimensions of the kinds": 1,
+}
+"""How cosines of kinds go with being together and with the same company, and the digits of each."""
+STATIC = "static embedding"
+Orders = Mapping[tuple[str, str], Tensor]
+"""By model, and view or `STATIC`: the `MEASURES`, (seeds, draws, measures)."""
 
 
 @dataclass(frozen=True)
@@ -91,11 +106,15 @@ class Measured:
         kinds: of patches, K of them.
         pixels: by view, (K, K): the cosine of their pixels.
         cosines: by model and view, (seeds, S, K, K): of their tokens.
+        scores: by model and view, (seeds, layers, K, K), query by key.
+        orders: of the kinds, a single draw.
     """
 
     kinds: Kinds
     pixels: dict[str, Tensor]
     cosines: dict[tuple[str, str], Tensor]
+    scores: dict[tuple[str, str], Tensor]
+    orders: Orders
 
     def between(self, relation: Tensor, row: str, column: str) -> Tensor:
         """Return the relation (..., K, K) of two kinds: (...)."""
@@ -113,16 +132,12 @@ def study(experiment: Experiment) -> Results:
         require_parts(experiment, (WHEEL, BALL, BUOY, ROAD, GRASS))
         models = models_of(experiment, scenes)
         parts = measure(models, parts_of_scenes(scenes.model, experiment.data(scenes)))
-        scores = {}
-        for name, view in parts.cosines:
-            of_seeds = [parts.kinds.scores(*model, view) for model in models[name]]
-            scores[name, view] = torch.stack(of_seeds)
         tables += [
             wheel_table(parts),
-            scores_table(parts, scores),
-            orders_table("Scenes", orders(models, [parts.kinds])),
+            scores_table(parts),
+            orders_table("Scenes", parts.orders),
         ]
-        pictures = {"asking": scores_figure(parts, scores), "wheel": wheel_figure(parts)}
+        pictures = {"asking": scores_figure(parts), "wheel": wheel_figure(parts)}
         if not experiment.leaves_out(RED_BALL):
             tables.append(red_ball_table(experiment, models))
     if scenes != config:
@@ -174,7 +189,7 @@ def models_by_steps(experiment: Experiment) -> Models:
 
 
 def with_red_balls_for(experiment: Experiment, part: str) -> Config:
-    """Return the settings of Scenes whose training images have red balls in the place of a part;
+    """Return the settings of Scenes whose training images have red balls in place of a part;
     the experiment has these images from now on."""
     scenes = experiment.on_scenes
     config = changed(scenes, {"data.name": f"Scenes, red balls for {part}s"})
@@ -190,21 +205,6 @@ def with_red_balls_for(experiment: Experiment, part: str) -> Config:
 
 # --- together, or in the same company? ----------------------------------------------------------
 
-MEASURES = {
-    "gain, together": 3,
-    "gain, same company": 3,
-    "joint gain, together": 3,
-    "joint gain, same company": 3,
-    "r, together": 2,
-    "r, same company": 2,
-    "spread of the cosines": 2,
-    "dimensions of the kinds": 1,
-}
-"""How cosines of kinds go with being together and with the same company, and the digits of each."""
-STATIC = "static embedding"
-Orders = Mapping[tuple[str, str], Tensor]
-"""By model, and view or `STATIC`: the `MEASURES`, (seeds, draws, measures)."""
-
 
 def orders(models: Models, draws: Sequence[Kinds]) -> Orders:
     """Measure how similar tokens of kinds are, and how that goes with the orders of co-occurrence:
@@ -218,7 +218,8 @@ def orders(models: Models, draws: Sequence[Kinds]) -> Orders:
             for model in of_seeds:
                 tokens = draws[0].ends(*model, view)
                 for kinds, appearance in zip(draws, appearances, strict=True):
-                    found.append(orders_of(kinds, tokens, appearance))
+                    means = group_means([tokens], kinds.labels, len(kinds.names))
+                    found.append(orders_of(kinds, means, appearance))
             values = torch.stack(found).unflatten(0, (len(of_seeds), len(draws)))
             measured[name, view] = values[:, :, -1]
             if view == ALONE:
@@ -226,9 +227,8 @@ def orders(models: Models, draws: Sequence[Kinds]) -> Orders:
     return measured
 
 
-def orders_of(kinds: Kinds, tokens: Tensor, appearance: Sequence[Tensor]) -> Tensor:
-    """Return the `MEASURES` of tokens (S, n, L, D): (S, measures)."""
-    means = group_means([tokens], kinds.labels, len(kinds.names))
+def orders_of(kinds: Kinds, means: Tensor, appearance: Sequence[Tensor]) -> Tensor:
+    """Return the `MEASURES` of kinds whose tokens have these means (S, 2, K, D): (S, measures)."""
     sizes = dimensions(means).mean(1)
     rows = []
     for cosines, size in zip(group_cosines(means), sizes, strict=True):
@@ -299,16 +299,31 @@ def steps_figure(name: str, found: Orders) -> Figure:
 
 
 def measure(models: Models, kinds: Kinds) -> Measured:
-    """Measure how similar tokens of kinds are, by model and view."""
+    """Measure kinds of patches, by model and view."""
     (trained, _), *_ = next(iter(models.values()))
     pixels = {}
     cosines = {}
+    scores = {}
+    orders: dict[tuple[str, str], Tensor] = {}
     for view in kinds.views:
-        pixels[view] = kinds.appearance(trained, view)[0]
+        appearance = kinds.appearance(trained, view)
+        pixels[view] = appearance[0]
         for name, of_seeds in models.items():
-            found = [kinds.cosines(*model, view) for model in of_seeds]
-            cosines[name, view] = torch.stack(found)
-    return Measured(kinds, pixels, cosines)
+            cosines_of_seeds = []
+            scores_of_seeds = []
+            orders_of_seeds = []
+            for model, encoder in of_seeds:
+                means, of_attention = kinds.means(model, encoder, view)
+                cosines_of_seeds.append(group_cosines(means))
+                scores_of_seeds.append(group_scores(of_attention, encoder.config.num_heads))
+                orders_of_seeds.append(orders_of(kinds, means[[0, -1]], appearance))
+            cosines[name, view] = torch.stack(cosines_of_seeds)
+            scores[name, view] = torch.stack(scores_of_seeds)
+            ends = torch.stack(orders_of_seeds)[:, None]  # (seeds, 1, 2, measures)
+            orders[name, view] = ends[:, :, -1]
+            if view == ALONE:
+                orders[name, STATIC] = ends[:, :, 0]
+    return Measured(kinds, pixels, cosines, scores, orders)
 
 
 def cosines_table(title: str, measured: Measured, pairs: Sequence[tuple[str, ...]]) -> Table:
@@ -349,7 +364,7 @@ def wheel_table(parts: Measured) -> Table:
 
 
 def red_ball_table(experiment: Experiment, models: Models) -> Table:
-    """Return the cosines of red balls, in the place of wheels and elsewhere."""
+    """Return the cosines of red balls, in place of wheels and elsewhere."""
     compared = {name: models[name] for name in ("trained", XAVIER, NARROW)}
     for part in (WHEEL, BALL):
         trained = experiment.models(config=with_red_balls_for(experiment, part))
@@ -358,23 +373,18 @@ def red_ball_table(experiment: Experiment, models: Models) -> Table:
     scenes = experiment.on_scenes
     kinds = parts_of_scenes(scenes.model, experiment.data(scenes), WHEEL)
     title = (
-        "Scenes with red balls in the place of half of the wheels: cosines in models that trained"
-        " on such, on the usual ones, or on red balls in the place of half of the balls in meadows"
+        "Scenes with red balls in place of half of the wheels: cosines in models that trained"
+        " on such, on the usual ones, or on red balls in place of half of the balls in meadows"
     )
     pairs = [(RED_BALL, WHEEL), (RED_BALL, ROAD), (RED_BALL, GRASS), (RED_BALL, ROAD, GRASS)]
     return cosines_table(title, measure(compared, kinds), [*pairs, (WHEEL, ROAD, GRASS)])
 
 
-def scores_table(parts: Measured, scores: Mapping[tuple[str, str], Tensor]) -> Table:
-    """Return the scores of wheels and balls for roads and for grass, and the difference.
-
-    Args:
-        parts: whose scores they are.
-        scores: by model and view, (seeds, layers, K, K), query by key.
-    """
+def scores_table(parts: Measured) -> Table:
+    """Return the scores of wheels and balls for roads and for grass, and the difference."""
     layers = {"first layer": slice(1), "last layer": slice(-1, None), "all layers": slice(None)}
     rows = []
-    for (model, view), of_model in scores.items():
+    for (model, view), of_model in parts.scores.items():
         for name, chosen in layers.items():
             cells = []
             for query in (WHEEL, BALL):
@@ -420,11 +430,11 @@ def wheel_figure(parts: Measured) -> Figure:
     return layers_figure(panels, title, caption, axis=AXIS)
 
 
-def scores_figure(parts: Measured, scores: Mapping[tuple[str, str], Tensor]) -> Figure:
+def scores_figure(parts: Measured) -> Figure:
     """Draw the scores of wheels and balls for roads and for grass, from layer to layer."""
     series = {}
     for kind, model in ((WHEEL, "trained"), (BALL, "trained"), (WHEEL, XAVIER)):
-        of_model = scores[model, WHOLE]
+        of_model = parts.scores[model, WHOLE]
         lines = {f"for {key}": parts.between(of_model, kind, key).numpy() for key in (ROAD, GRASS)}
         series[f"query of a {kind}, {model}"] = lines
     caption = "Scenes, whole images · line: mean over seeds, band: range"

@@ -185,7 +185,6 @@ def combined(name: str, cell: Cells) -> dict[str, float]:
             "78": 100 * (cell["no positions at all", LOSS] - usual) / gain,
             "10.4": probe - cell["uniform attention", PROBE],
             "5.1": probe - cell["no positions in the encoder", PROBE],
-            "0.6": probe - cell["W_E frozen", PROBE],
         }
     if name == "world":
         return {"20848": sum(parameter.numel() for parameter in Model().parameters())}

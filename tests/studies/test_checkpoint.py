@@ -121,7 +121,7 @@ def test_a_study_measures_what_its_tables_say_and_says_the_same_of_a_checkpoint(
     pictures = re.findall(r"\]\((\w+\.png)\)", (folder / "tables.md").read_text())
     assert names(folder) == {"tables.md", "results.json", *pictures}
     # what was measured on what
-    (data,) = found["data"]
+    data, *_ = found["data"]
     assert (data["name"], data["train_images"]) == ("Scenes", 256)
     assert min(found["training_seconds"], found["measuring_seconds"]) > 0
     assert found["settings"]["model.depth"] == 2

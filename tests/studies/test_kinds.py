@@ -191,7 +191,7 @@ def test_cosines_are_across_halves_and_about_the_mean_of_all():
 
 def test_queries_and_keys_are_those_of_attention(trained):
     encoder, inputs = trained.model.encoder, trained.inputs(4)
-    found = queries_and_keys(encoder, inputs)  # (2, layers, B, L, D)
+    found = queries_and_keys(encoder, residual_stream(encoder, inputs))  # (2, layers, B, L, D)
     for layer, made in enumerate(queries_and_keys_by_layer(encoder, inputs)):
         logits = torch.stack(
             [side.unflatten(-1, (3, -1)).transpose(1, 2) for side in found[:, layer]]
@@ -199,7 +199,7 @@ def test_queries_and_keys_are_those_of_attention(trained):
         logits = logits[0] @ logits[1].mT * logits.shape[-1] ** -0.5
         prefix = encoder.num_prefix_tokens
         torch.testing.assert_close(logits, made.logits[:, :, prefix:, prefix:])
-    lone = queries_and_keys(encoder, inputs, alone=True)
+    lone = queries_and_keys(encoder, residual_stream(encoder, inputs, alone=True))
     # before the first mixing, neighbours make no difference
     torch.testing.assert_close(lone[:, 0], found[:, 0])
     assert (lone[:, -1] - found[:, -1]).abs().max() > 0.1

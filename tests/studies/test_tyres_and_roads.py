@@ -7,52 +7,37 @@ import torch
 from torch import Tensor
 
 from studies import kinds
-from studies.kinds import COMPANY, RED_BALL, WHOLE, Kinds
+from studies.kinds import COMPANY, RED_BALL, WHOLE, Kinds, group_means, group_scores
 from studies.tyres_and_roads import orders_of, with_red_balls_for
 from vit.scenes import PART_NAMES, draw_scenes, scene_indices
 
 
-class Planted:
-    """A model whose tokens are not computed but given: of each kind, a vector that is near those of what occurs with it."""
-
-    def __init__(self, parts: Kinds, near: Tensor):
-        values, vectors = torch.linalg.eigh(near.double())
-        # (K, K), products as near as they can be to `near`
-        self.of = vectors * values.clamp(min=0).sqrt()
-        self.labels, self.done = parts.labels, 0
-
-    def __call__(self, encoder: object, inputs: Tensor, alone: bool) -> Tensor:
-        labels = self.labels[self.done : self.done + len(inputs)]
-        self.done += len(inputs)
-        return self.of[labels.clamp(min=0)][None]  # (1, B, L, K)
+def means_of(parts: Kinds, vectors: Tensor) -> Tensor:
+    """The means of kinds whose tokens all are the vector (K, D) of their kind."""
+    return group_means([vectors[parts.labels.clamp(min=0)][None]], parts.labels, len(vectors))
 
 
 @pytest.mark.parametrize("planted", [True, False])
-def test_a_planted_likeness_is_found_and_its_absence_is_not(trained, parts, monkeypatch, planted):
+def test_a_planted_likeness_is_found_and_its_absence_is_not(trained, parts, planted):
     appearance = parts.appearance(trained, WHOLE)
     company = parts.together[COMPANY]
-    near = company if planted else appearance[0]
-    monkeypatch.setattr(kinds, "residual_stream", Planted(parts, near))
-    tokens = parts.ends(trained, trained.model.encoder, WHOLE)
-    gain, joint = orders_of(parts, tokens, appearance)[0, [1, 3]].tolist()
+    values, vectors = torch.linalg.eigh((company if planted else appearance[0]).double())
+    # (K, K), products as near as they can be to what is planted
+    means = means_of(parts, vectors * values.clamp(min=0).sqrt())
+    gain, joint = orders_of(parts, means, appearance)[0, [1, 3]].tolist()
     if planted:
         assert min(gain, joint) > 0.7 * float(company.std())
     else:
         assert max(abs(gain), abs(joint)) < 0.1
 
 
-def test_a_planted_request_is_found(trained, parts, monkeypatch):
+def test_a_planted_request_is_found(parts):
     """Wheels ask for roads, and nothing else asks for anything: all but the names is made up."""
     wheel, road, grass = (parts.names.index(name) for name in ("wheel", "road", "grass"))
     asked = torch.zeros(len(parts.names), len(parts.names), dtype=torch.float64)
     asked[wheel, road] = 1
-    queries, keys = Planted(parts, torch.eye(len(asked))), Planted(parts, torch.eye(len(asked)))
-    queries.of, keys.of = torch.eye(len(asked), dtype=torch.float64), asked.T
-    found = [lambda *seen, side=side: side(*seen) for side in (queries, keys)]
-    monkeypatch.setattr(
-        kinds, "queries_and_keys", lambda *seen: torch.stack([side(*seen) for side in found])
-    )
-    scores = parts.scores(trained, trained.model.encoder, WHOLE)[0]
+    queries, keys = (means_of(parts, of) for of in (torch.eye(len(asked)).double(), asked.T))
+    (scores,) = group_scores(torch.stack([queries, keys]), heads=1)
     assert scores.argmax() == wheel * len(asked) + road
     assert scores[wheel, grass] < scores[wheel, road] / 10
 
