@@ -12,6 +12,8 @@ from vit.figures.style import DARK_PALETTE, PALETTE, PALETTE_FILE
 
 ROOT = Path(__file__).parents[2]
 PLACES = ("vit", "studies", "docs", "notebooks", "examples", "bench", "mkdocs.yml")
+WORLD = ROOT / "docs" / "world.html"
+"""A file that stands alone, so that it opens in a clone: its colours are copies."""
 KINDS = {".py", ".css", ".html", ".js", ".mplstyle", ".ipynb", ".yml"}
 LETTERS = ("x", "q", "k", "v", "o", "g", "position", "image", "untrained", "trained")
 
@@ -19,7 +21,7 @@ LETTERS = ("x", "q", "k", "v", "o", "g", "position", "image", "untrained", "trai
 def files():
     for place in PLACES:
         for path in [ROOT / place, *(ROOT / place).rglob("*")]:
-            if path.suffix in KINDS and path != PALETTE_FILE:
+            if path.suffix in KINDS and path not in (PALETTE_FILE, WORLD):
                 yield path
 
 
@@ -32,6 +34,15 @@ def test_no_other_file_defines_a_colour_of_the_palette():
             r"(?<![\w/+])#?([0-9a-f]{6})(?![\w/+=])", path.read_text("utf-8").lower()
         )
         assert not own & {f"#{digits}" for digits in found}, path
+
+
+def test_the_page_of_the_world_has_the_colours_of_the_palette():
+    light, dark = WORLD.read_text("utf-8").split("prefers-color-scheme: dark", 1)
+    for text, palette in ((light, PALETTE), (dark, DARK_PALETTE)):
+        named = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", text))
+        shared = named.keys() & palette.keys()
+        assert len(shared) > 5
+        assert {name: named[name] for name in shared} == {name: palette[name] for name in shared}
 
 
 def test_a_drawing_has_the_colours_of_the_palette_and_no_others():
