@@ -213,9 +213,6 @@ class Model(nn.Module):
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
                 nn.init.zeros_(module.bias)
-            if isinstance(module, Block):
-                for matrix in module.qkv.weight.chunk(3):
-                    nn.init.xavier_uniform_(matrix)
         nn.init.normal_(self.mask, std=0.02)
         nn.init.normal_(self.pos, std=0.1)
         if not wide:
