@@ -24,7 +24,7 @@ it. The settings of train.py and --images do not matter here.
 """
 
 # python -m studies world --run.threads 1
-# 18 trainings of 800 steps for each of 5 seeds: ten minutes on one thread.
+# 18 trainings of 800 steps for each of 5 seeds: five minutes on one thread.
 
 from __future__ import annotations
 
