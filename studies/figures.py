@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from matplotlib.transforms import ScaledTranslation
 from torch import Tensor
@@ -367,87 +366,6 @@ def scatter_figure(panels: Sequence[Panel], up: str, title: str, subtitle: str) 
         *grid[0].get_legend_handles_labels(), loc="outside lower left", fontsize=8, ncols=4
     )
     return figure
-
-
-@styled
-def relations_figure(
-    names: Sequence[str],
-    relations: Sequence[Panel],
-    title: str,
-    subtitle: str,
-    marked: Sequence[tuple[str, str]] = (),
-) -> Figure:
-    """Draw relations as square maps, two per row, in the order that groups the first's high values.
-
-    Args:
-        names: K of them.
-        relations: of the same things. Values: (K, K), the diagonal unused; limits: of the colours.
-        marked: pairs of names whose cells are outlined.
-    """
-    order = seriated(relations[0].values)
-    named = [names[place] for place in order]
-    across = min(len(relations), 2)
-    rows = -(-len(relations) // across)
-    size = 6.5 if len(names) > 20 else 8
-    label = max(text_width(name, size) for name in named) / 72
-    figure = titled_figure((4.35 + label) * across, (4.95 + label) * rows, title, subtitle)
-    for axes, relation in zip(panel_axes(figure, len(relations), across), relations, strict=True):
-        values = relation.values[np.ix_(order, order)].astype(float)
-        np.fill_diagonal(values, np.nan)
-        limit = float(np.nanmax(np.abs(values))) or 1.0
-        low, high = relation.limits or (-limit, limit)
-        bare(axes)
-        drawn = axes.imshow(values, cmap=DIVERGING, vmin=low, vmax=high)
-        axes.set(frame_on=True, facecolor=COLOURS.absent)
-        axes.spines[:].set_visible(False)
-        axes.set_xticks(range(len(named)), named, rotation=90, fontsize=size)
-        axes.set_yticks(range(len(named)), named, fontsize=size)
-        axes.tick_params(length=0, pad=2, labelcolor=COLOURS.ink)
-        axes.set_title(relation.title)
-        for one, other in marked:
-            for x, y in (
-                (named.index(one), named.index(other)),
-                (named.index(other), named.index(one)),
-            ):
-                axes.add_patch(
-                    Rectangle(
-                        (x - 0.5, y - 0.5),
-                        1,
-                        1,
-                        fill=False,
-                        edgecolor=COLOURS.ink,
-                        linewidth=1.4,
-                        clip_on=False,
-                    )
-                )
-        bar = figure.colorbar(drawn, ax=axes, orientation="horizontal", aspect=55, pad=0.02)
-        bar.ax.tick_params(labelsize=7, length=2)
-        bar.outline.set_visible(False)
-        bar.set_label(relation.unit, fontsize=7.5, labelpad=1)
-    return figure
-
-
-def seriated(values: np.ndarray) -> list[int]:
-    """Return an order of K things that puts those with high values (K, K) near each other.
-
-    It repeatedly joins the two groups that are nearest on average (average linkage, Sokal and
-    Michener 1958) at their nearest ends.
-    """
-    groups = [[index] for index in range(len(values))]
-    while len(groups) > 1:
-        # The two groups that are nearest on average
-        pairs = [(i, j) for i in range(len(groups)) for j in range(i)]
-        means = [float(values[np.ix_(groups[i], groups[j])].mean()) for i, j in pairs]
-        i, j = pairs[int(np.argmax(means))]
-        left = groups.pop(i)
-        right = groups.pop(j)
-
-        # Joined at their nearest ends
-        joins = [(a, b) for a in (left, left[::-1]) for b in (right, right[::-1])]
-        ends = [float(values[a[-1], b[0]]) for a, b in joins]
-        a, b = joins[int(np.argmax(ends))]
-        groups.append(a + b)
-    return groups[0]
 
 
 @styled

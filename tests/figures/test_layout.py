@@ -22,7 +22,6 @@ from studies.figures import (
     layers_figure,
     pairs_figure,
     pasted_figure,
-    relations_figure,
     scatter_figure,
     shares_figure,
 )
@@ -138,11 +137,6 @@ FIGURES = {
         *T,
     ),
     "shares": lambda: shares_figure([Panel("a long title of a panel " * 3, SHARES)] * 2, *T),
-    "relations": lambda: relations_figure(
-        [f"a thing {i}" for i in range(6)],
-        [Panel("a", rand(6, 6).numpy(), "cosine", limits=(-1, 1))] * 3,
-        *T,
-    ),
     "pairs": lambda: pairs_figure(
         ["head $0$"], {"all": (rand(1, 2, 2, 3, 4, 4), [["12%", "3%"]])}, ("asks", "is found"), *T
     ),

@@ -1,7 +1,5 @@
 """Law: the studies' charts show the numbers that they are given."""
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 
@@ -9,12 +7,8 @@ from studies.figures import (
     Panel,
     arms_figure,
     layers_figure,
-    relations_figure,
-    seriated,
     shares_figure,
 )
-
-NAMES = ["a", "x", "b", "y", "c"]
 
 
 def test_layers_show_the_mean_over_seeds_and_its_range():
@@ -42,49 +36,6 @@ def test_arms_show_means_and_what_seeds_differ_by_and_leave_gaps():
     upright = [x[0] for x, y, mark in lines if mark == "None" and y[0] != y[-1]]
     assert upright == pytest.approx([0.6, 1.1])
     assert axes.get_xlim()[1] > 1.1
-
-
-def blocks() -> np.ndarray:
-    """a, b, c belong together, and so do x, y."""
-    group = np.array([0, 1, 0, 1, 0])
-    return np.where(group[:, None] == group, 2.0, -1.0)
-
-
-def test_what_is_high_stands_together():
-    order = seriated(blocks())
-    assert sorted(order) == [0, 1, 2, 3, 4]
-    group = [NAMES[place] in "abc" for place in order]
-    assert sum(one != other for one, other in pairwise(group)) == 1
-    # places on a line
-    places = np.array([3, 0, 4, 1, 2])
-    along = places[seriated(-np.abs(places[:, None] - places).astype(float))].tolist()
-    assert along in ([0, 1, 2, 3, 4], [4, 3, 2, 1, 0])
-
-
-def test_each_panel_has_the_same_order_and_no_diagonal():
-    other = np.arange(25.0).reshape(5, 5)
-    other = other + other.T
-    figure = relations_figure(
-        NAMES,
-        [Panel("one", blocks()), Panel("other", other, limits=(-9.0, 9.0))],
-        "t",
-        "s",
-        [("a", "y")],
-    )
-    order = seriated(blocks())
-    first, second = (axes for axes in figure.axes if axes.images)
-    for axes, values in ((first, blocks()), (second, other)):
-        drawn = np.asarray(axes.images[0].get_array().filled(np.nan))
-        off = ~np.eye(5, dtype=bool)
-        assert np.array_equal(drawn[off], values[np.ix_(order, order)][off])
-        assert np.isnan(np.diag(drawn)).all()
-        assert [text.get_text() for text in axes.get_yticklabels()] == [
-            NAMES[place] for place in order
-        ]
-        assert len(axes.patches) == 2  # the pair, both ways
-    assert first.images[0].get_clim() == (-2, 2)
-    assert second.images[0].get_clim() == (-9, 9)
-    assert blocks()[0, 0] == 2  # what was given is left as it is
 
 
 def test_parts_lie_end_to_end():
