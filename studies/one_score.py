@@ -199,6 +199,8 @@ def lesson_text(numbers: dict[str, Any]) -> str:
     )
     environment.filters["two"] = lambda number: f"{round(number, 2) + 0.0:.2f}"
     environment.filters["one"] = lambda number: f"{round(number, 1) + 0.0:.1f}"
+    environment.filters["three"] = lambda number: f"{round(number, 3) + 0.0:.3f}"
+    environment.filters["tenths"] = lambda share: f"{100 * share:.1f}%"
     environment.filters["percent"] = lambda share: f"{100 * share:.0f}%"
     return environment.from_string(template).render(numbers)
 

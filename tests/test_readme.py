@@ -172,7 +172,7 @@ LOSS, PROBE = "loss over masked patches", "linear probe"
 def combined(name: str, cell: Cells) -> dict[str, float]:
     """The numbers that the sentences of an answer combine from its tables, by how they stand there."""
     if name == "attention-or-cause":
-        return {"60": 60, "25": round(0.4 * 64) - 1, "26": round(0.4 * 64)}  # epochs, patches
+        return {"60": 60, "26": round(0.4 * 64)}  # masked in percent, visible patches
     if name == "fixed-or-learned":
         # with its empty cells
         guess = cell["no model: mean of the visible patches, raw pixels  ", LOSS]
