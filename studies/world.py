@@ -451,11 +451,9 @@ def curves_figure(curves: Mapping[str, Mapping[str, Curves]]) -> Figure:
         "a ball takes the wheel's place · cosine of embeddings · line: mean over seeds, band: their"
         " range · grey line: chance"
     )
-    figure = titled_figure(7.6, 4.9, "What becomes similar to the wheel", subtitle)
-    grid = figure.subplots(2, 4, width_ratios=(0.3, 1, 0.3, 1))
-    for at, (title, (group, name)) in enumerate(DRAWN.items()):
-        shown = grid[at // 2, at % 2 * 2]
-        axes = grid[at // 2, at % 2 * 2 + 1]
+    figure = titled_figure(5, 5.8, "What becomes similar to the wheel", subtitle)
+    grid = figure.subplots(len(DRAWN), 2, width_ratios=(0.3, 1))
+    for (title, (group, name)), (shown, axes) in zip(DRAWN.items(), grid, strict=True):
         arm = GROUPS[group][name]
         bare(shown)
         shown.imshow(examples(arm))
@@ -472,7 +470,10 @@ def curves_figure(curves: Mapping[str, Mapping[str, Curves]]) -> Figure:
         if arm.then is not None:
             axes.axvline(steps[-1] / 2, color=INKS.quiet, linewidth=0.8, linestyle=":")
         axes.set_title(title)
-        axes.set(xlabel="step", ylim=(-1.05, 1.05), yticks=(-1, -0.5, 0, 0.5, 1))
+        axes.set(ylim=(-1.05, 1.05), yticks=(-1, 0, 1))
+        axes.tick_params(labelbottom=False)
+    axes.tick_params(labelbottom=True)
+    axes.set_xlabel("step")
     names = grid[0, 1].get_legend_handles_labels()
     figure.legend(*names, title="the wheel with", loc="outside lower center", ncols=len(COMPARED))
     return figure
