@@ -105,7 +105,14 @@ def test_all_that_applies_to_an_autoencoder(data, measured):
     linear = results["linear"]
     assert linear["accuracy"] > 0.6  # the classes differ in colour
     held_out = hold_out(data.train.image_hashes, data.train.labels, 12 / 72, "holdout")
-    assert (linear["held_out"], linear["layer"]) == (int(held_out.sum()), 2)
+    assert linear["held_out"] == int(held_out.sum())
+    choices = ["layer 2", "layers 0 to 2 side by side"]
+    assert list(linear["held_out_accuracy"]) == choices
+    assert linear["layers"] in choices
+    assert (knn["geometry"], knn["protocol"]) == (
+        "standardised",
+        "k 20, 72 training images, standardised",
+    )
     assert np.trace(linear["confusion"]) / 30 == pytest.approx(linear["accuracy"])
     rows = {(row["mask"], row["ratio"]): row for row in results["scores"]["reconstruction"]}
     assert len(rows) == 6  # of four patches, half and three are hidden, in three ways
@@ -166,8 +173,10 @@ def test_few_labels_and_images_of_training_that_are_held_out(data, measured):
         if linear := results.get("linear"):
             # half of the labels at most choose
             assert (linear["labels"], linear["held_out"]) == (36, int(halved.sum()))
-            by_layer = linear["held_out_accuracy_by_layer"]
-            assert (len(by_layer), by_layer[linear["layer"]]) == (3, max(by_layer))
+            accuracies = linear["held_out_accuracy"]
+            names = [f"layer {number}" for number in range(3)]
+            assert list(accuracies) == [*names, "layers 0 to 2 side by side"]
+            assert accuracies[linear["layers"]] == max(accuracies.values())
 
 
 def test_images_that_a_model_was_trained_on_are_no_test_and_said(data, place, measured, refused):

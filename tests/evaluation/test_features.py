@@ -10,7 +10,15 @@ from torch import Tensor
 from torchvision.transforms.v2.functional import resize
 
 from vit.errors import TrainingError
-from vit.evaluation.features import encoder_features, knn_accuracy, pixel_features, standardised
+from vit.evaluation.features import (
+    FLOOR,
+    encoder_features,
+    for_neighbours,
+    geometry,
+    knn_accuracy,
+    pixel_features,
+    standardised,
+)
 from vit.inputs import to_float
 
 
@@ -69,6 +77,26 @@ def test_standardised_by_the_banks_statistics():
     assert not two[:, 2].any()
 
 
+def test_many_images_are_whitened_up_to_the_floor_and_few_standardised():
+    mixing = torch.randn(5, 6) * torch.tensor([1, 1, 1, 1, 1, 0.01])
+    bank = torch.randn(300, 5) @ mixing + 3  # of six dimensions, five vary independently
+    queries = torch.randn(7, 6)
+    assert (geometry(300, 6), geometry(299, 6)) == ("whitened", "standardised")
+    one, two = (x.double().numpy() for x in for_neighbours(bank, queries))
+    scaled, asked = (x.double().numpy() for x in standardised(bank, queries))
+    # in any basis, products are those of NumPy's inverse
+    covariance = np.cov(scaled, rowvar=False, bias=True)
+    inverse = np.linalg.inv(covariance + FLOOR * np.eye(6))
+    np.testing.assert_allclose(two @ one.T, asked @ inverse @ scaled.T, atol=1e-3)
+    variances = np.linalg.eigvalsh(covariance)
+    found = np.cov(one, rowvar=False, bias=True)
+    np.testing.assert_allclose(found, np.diag(variances / (variances + FLOOR)), atol=1e-4)
+    for found, expected in zip(
+        for_neighbours(bank[:299], queries), standardised(bank[:299], queries), strict=True
+    ):
+        assert torch.equal(found, expected)
+
+
 # --- nearest neighbours ---------------------------------------------------------------------------
 
 
@@ -93,7 +121,7 @@ def naive_accuracy(bank, bank_labels, queries, labels, k, temperature):
 
 
 @pytest.mark.parametrize(("k", "temperature"), [(1, 0.07), (20, 0.07), (1_000, 0.2)])
-def test_accuracy_is_that_of_loops(k, temperature):
+def test_accuracy_of_few_is_that_of_loops(k, temperature):
     bank, queries = blobs(60, spread=1.5), blobs(50, spread=1.5)
     accuracy = knn_accuracy(*bank, *queries, k=k, temperature=temperature)
     assert accuracy == pytest.approx(naive_accuracy(*bank, *queries, k, temperature))
@@ -105,10 +133,10 @@ def test_leave_one_out_is_a_loop_that_removes_each_image_and_its_copies(monkeypa
     features[50:] = features[:10]  # copies, some of another class
     hashes = torch.arange(60) % 50
     found = knn_accuracy(features, labels, features, labels, k=5, image_hashes=hashes)
-    # in the same standardised space, in which a bank is not standardised anew
-    whole, _ = standardised(features, features)
+    # in the same space, which a bank does not change
+    whole, _ = for_neighbours(features, features)
     monkeypatch.setattr(
-        "vit.evaluation.features.standardised", lambda *both: [x.clone() for x in both]
+        "vit.evaluation.features.for_neighbours", lambda *both: [x.clone() for x in both]
     )
     right = 0
     for image in range(60):

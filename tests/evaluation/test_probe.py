@@ -11,6 +11,8 @@ from vit.errors import UserError
 from vit.evaluation.features import standardised
 from vit.evaluation.probe import fit_probe, linear_probe, logits_of
 
+LAST = {"the last": [-1]}
+
 
 def blobs(count: int, spread: float, classes: int = 4, dim: int = 6) -> tuple[Tensor, Tensor]:
     centres = torch.randn(classes, dim, generator=seeded(1))
@@ -55,23 +57,26 @@ def test_the_probe_is_scikit_learns():
         torch.testing.assert_close(ours, expected, rtol=0, atol=2e-3)
 
 
-def test_layer_and_strength_are_chosen_on_held_out_images():
-    good, labels = blobs(240, 0.3)
-    layers = torch.stack([torch.randn_like(good), good, torch.randn_like(good)])
-    test, test_labels = blobs(100, 0.3)
-    tests = torch.stack([torch.randn_like(test), test, torch.randn_like(test)])
+def test_layers_and_strength_are_chosen_on_held_out_images():
+    labels, test_labels = torch.arange(240) % 4, torch.arange(100) % 4
+    layers, tests = torch.randn(3, 240, 6), torch.randn(3, 100, 6)
+    # the last two layers know the classes only together
+    for features, classes in ((layers, labels), (tests, test_labels)):
+        features[1, :, 0] += 10 * (classes % 2)
+        features[2, :, 0] += 10 * (classes // 2)
+    choices = {"0": [0], "1": [1], "2": [-1], "both": [1, 2]}
     held_out = torch.arange(240) % 5 == 0
-    logits, found = linear_probe(layers, labels, tests, held_out, 4)
-    assert found["layer"] == 1
+    logits, found = linear_probe(layers, labels, tests, held_out, 4, choices)
+    assert found["layers"] == "both"
     assert found["converged"]
-    accuracies = found["held_out_accuracy_by_layer"]
-    assert len(accuracies) == 3
-    assert accuracies[1] == max(accuracies)
+    accuracies = found["held_out_accuracy"]
+    assert accuracies.keys() == choices.keys()
+    assert accuracies["both"] == max(accuracies.values())
     assert float((logits.argmax(1) == test_labels).float().mean()) > 0.95
     # which the test images have no part in
-    assert linear_probe(layers, labels, 100 * torch.randn_like(tests), held_out, 4)[1] == found
+    assert linear_probe(layers, labels, 100 * tests.flip(1), held_out, 4, choices)[1] == found
     # it is the fit to all training images, standardised by them
-    bank, queries = standardised(layers[1], tests[1])
+    bank, queries = standardised(*(torch.cat([of[1], of[2]], 1) for of in (layers, tests)))
     probe, _ = fit_probe(bank, labels, 4, found["strength"])
     again = logits_of(probe, queries).softmax(1)
     torch.testing.assert_close(logits.softmax(1), again, rtol=0, atol=2e-3)
@@ -83,7 +88,7 @@ def test_layer_and_strength_are_chosen_on_held_out_images():
 def test_something_must_be_held_out_and_something_fitted(held_out):
     train, labels = blobs(40, 1.0)
     with pytest.raises(UserError, match="of 40 training images are held out"):
-        linear_probe(train[None], labels, train[None], held_out, 4)
+        linear_probe(train[None], labels, train[None], held_out, 4, LAST)
 
 
 def test_a_fit_that_runs_out_of_steps_says_so(monkeypatch):
@@ -96,7 +101,7 @@ def test_a_fit_that_runs_out_of_steps_says_so(monkeypatch):
 def test_a_probe_of_fewer_images_than_dimensions_is_scikit_learns():
     (train, labels), (test, _) = blobs(60, 2.0, dim=200), blobs(50, 2.0, dim=200)
     held_out = torch.arange(60) % 3 == 0
-    logits, _ = linear_probe(train[None], labels, test[None], held_out, 4, (1e-2,))
+    logits, _ = linear_probe(train[None], labels, test[None], held_out, 4, LAST, (1e-2,))
     train, test = standardised(train, test)
     theirs = LogisticRegression(C=1 / (1e-2 * 60), max_iter=2000, tol=1e-8).fit(train, labels)
     expected = torch.from_numpy(theirs.predict_proba(test)).float()
@@ -106,22 +111,21 @@ def test_a_probe_of_fewer_images_than_dimensions_is_scikit_learns():
 def test_strengths_too_weak_for_few_images_are_not_tried():
     train, labels = blobs(120, 1.0)
     held_out = torch.arange(120) % 3 == 0
-    found, fit = linear_probe(train[None], labels, train[None], held_out, 4)
-    tried = linear_probe(train[None], labels, train[None], held_out, 4, (1e-1, 1e-2))
+    found, fit = linear_probe(train[None], labels, train[None], held_out, 4, LAST)
+    tried = linear_probe(train[None], labels, train[None], held_out, 4, LAST, (1e-1, 1e-2))
     assert torch.equal(found, tried[0])
     assert fit == tried[1]
     # one at least is
-    assert (
-        linear_probe(train[None], labels, train[None], held_out, 4, (1e-9,))[1]["strength"] == 1e-9
-    )
+    _, fit = linear_probe(train[None], labels, train[None], held_out, 4, LAST, (1e-9,))
+    assert fit["strength"] == 1e-9
 
 
 def test_held_out_images_have_no_part_in_the_standardisation():
     train, labels = blobs(120, 1.0)
     test, held_out = torch.randn(1, 10, 6), torch.arange(120) % 4 == 0
     train[held_out] *= 3
-    _, found = linear_probe(train[None], labels, test, held_out, 4, (1e-2,))
+    _, found = linear_probe(train[None], labels, test, held_out, 4, LAST, (1e-2,))
     fitting, choosing = standardised(train[~held_out], train[held_out])
     probe, _ = fit_probe(fitting, labels[~held_out], 4, 1e-2)
     accuracy = (logits_of(probe, choosing).argmax(1) == labels[held_out]).float().mean()
-    assert found["held_out_accuracy_by_layer"] == [pytest.approx(float(accuracy))]
+    assert found["held_out_accuracy"]["the last"] == pytest.approx(float(accuracy))

@@ -11,6 +11,7 @@ from torchvision.transforms.v2.functional import to_pil_image
 
 from vit.checkpoints import load_model, save_model
 from vit.errors import CheckpointError, DataError
+from vit.evaluation.features import for_neighbours
 from vit.look.predict import embed, nearest, predict
 
 
@@ -82,23 +83,26 @@ def test_images_and_models_that_cannot_be_used_raise(classifier, tmp_path):
         predict(classifier, noise(1))
 
 
-def test_cosines_are_those_of_numpy():
-    features = torch.randn(50, 8)
+@pytest.mark.parametrize("count", [50, 400])  # of 8 dimensions, 400 images are whitened
+def test_cosines_are_those_of_numpy_between_features_as_for_k_nn(count):
+    features = torch.randn(count, 8)
     query = torch.randn(8)
     found = nearest(features, query, 7)
-    vectors = features.numpy().astype(np.float64)
-    cosines = vectors @ query.double().numpy()
-    cosines /= np.linalg.norm(vectors, axis=1) * np.linalg.norm(query.double().numpy())
+    vectors, of_query = (x.numpy() for x in for_neighbours(features.double(), query[None].double()))
+    cosines = vectors @ of_query[0]
+    cosines /= np.linalg.norm(vectors, axis=1) * np.linalg.norm(of_query)
     order = np.argsort(-cosines)
     assert found.numbers.tolist() == order[:7].tolist()
     np.testing.assert_allclose(found.similarities, cosines[order[:7]], rtol=1e-12)
     assert found.median == pytest.approx(np.median(cosines))
 
 
-def test_length_does_not_matter_and_more_than_all_are_all():
-    query = torch.tensor([1.0, 2.0])
-    features = torch.stack([-query, 3 * query, torch.tensor([-2.0, 1.0]), torch.zeros(2)])
-    found = nearest(features, query, 9)
-    assert found.numbers.tolist() == [1, 2, 3, 0]
-    torch.testing.assert_close(found.similarities, torch.tensor([1.0, 0, 0, -1]).double())
-    assert found.similarities.abs().max() <= 1
+@pytest.mark.parametrize("count", [1, 2, 3, 400])
+def test_equal_images_have_similarity_1_and_more_than_all_are_all(count):
+    features = torch.randn(count, 8)
+    for query in (0, count - 1):
+        found = nearest(features, features[query], 999)
+        assert found.numbers[0] == query
+        assert found.similarities[0] == pytest.approx(1, abs=1e-12)
+        assert len(found.numbers) == count
+        assert found.similarities.abs().max() <= 1

@@ -47,7 +47,7 @@ def finished(
     }
     (folder / "summary.json").write_text(json.dumps(content | (summary or {})))
     if linear is not None:
-        results = content | {"scores": {"linear": [{"accuracy": linear}]}}
+        results = content | {"scores": {"linear": [{"accuracy": linear, "layers": "layer 5"}]}}
         results["settings"] = {"labels": 1.0, "every_layer": False}
         (folder / "probe").mkdir()
         (folder / "probe" / "results.json").write_text(json.dumps(results))
@@ -108,8 +108,8 @@ def test_a_row_has_one_bank_and_the_same_initial_weights(tmp_path, inits, hashes
 def test_a_probe_is_shown_if_it_saw_the_runs_weights_images_and_labels(tmp_path):
     probed = finished(tmp_path / "probed", linear=0.61)
     rows = compared(probed, finished(tmp_path / "not", train__epochs=3))
-    assert [row["linear probe"] for row in rows] == ["61.00%", ""]
-    assert {"k-NN", "loss"}.isdisjoint(rows[0])
+    assert [row["linear probe, last layers"] for row in rows] == ["61.00%", ""]
+    assert {"k-NN, standardised", "loss"}.isdisjoint(rows[0])
     path = probed / "probe" / "results.json"
     results = json.loads(path.read_text())
     for change in (
@@ -118,9 +118,9 @@ def test_a_probe_is_shown_if_it_saw_the_runs_weights_images_and_labels(tmp_path)
         {"settings": {"labels": 0.5, "every_layer": False}},
     ):
         path.write_text(json.dumps(results | change))
-        assert "linear probe" not in compared(probed)[0]
+        assert "linear probe, last layers" not in compared(probed)[0]
     path.write_text(json.dumps(results | {"settings": {"labels": 1.0, "every_layer": True}}))
-    assert compared(probed)[0]["linear probe, best layer"] == "61.00%"
+    assert compared(probed)[0]["linear probe, any layers"] == "61.00%"
 
 
 def test_the_best_of_each_score_is_marked_where_the_images_are_the_same(tmp_path):
@@ -183,7 +183,7 @@ def test_runs_of_the_version_before_are_read(tmp_path):
     summary |= {"test_loss": 0.5, "test_loss_of_baselines": guesses, "neighbours": neighbours}
     (run / "summary.json").write_text(json.dumps(summary))
     (row,) = compared(run)
-    assert (row["loss"], row["k-NN"]) == ("0.5000", "25.00%")
+    assert (row["loss"], row["k-NN, standardised"]) == ("0.5000", "25.00%")
     scores = read_finished(run).scores
     assert scores["reconstruction"][0]["baselines"] == guesses
     assert scores["knn"][0]["baselines"] == {"raw_pixels": 0.125}

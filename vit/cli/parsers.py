@@ -197,7 +197,8 @@ COMMANDS: dict[str, Command] = {
     "similar": (
         "find the images in a folder that are most similar to an image",
         "Find the images in a folder that are most similar to an image, by the cosine similarity"
-        " of their features. Print a table; with --out, write a page that opens from disk.",
+        " of their features, whitened or standardised as for k-NN. Print a table; with --out, write"
+        " a page that opens from disk.",
         f"CHECKPOINT IMAGE FOLDER [--out FILE] {MORE}",
         (LoadOptions,),
         (
@@ -322,7 +323,8 @@ COMMANDS: dict[str, Command] = {
                 "--every-layer",
                 bool,
                 False,
-                "probe every layer, and choose one on held-out training images",
+                "let the probe choose among all layers, on held-out training images, not only"
+                " between the last and the last three side by side",
             ),
             # What some of the methods take
             ("--labels X", Share, 1.0, "fraction of the training labels to use"),
@@ -330,7 +332,7 @@ COMMANDS: dict[str, Command] = {
                 "--holdout N",
                 Positive,
                 5000,
-                "training images held out to choose the layer and the regularisation of the probe",
+                "training images held out to choose the layers and the regularisation of the probe",
             ),
             (
                 "--val-size N",

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import product
@@ -38,7 +38,14 @@ from vit.evaluation.classification import (
     confident_mistakes,
     head_logits,
 )
-from vit.evaluation.features import K, Prepare, encoder_features, knn_accuracy, pixel_features
+from vit.evaluation.features import (
+    K,
+    Prepare,
+    encoder_features,
+    geometry,
+    knn_accuracy,
+    pixel_features,
+)
 from vit.evaluation.probe import L2_GRID, linear_probe
 from vit.evaluation.reconstruction import score_reconstruction
 from vit.isolation import isolated
@@ -48,6 +55,8 @@ from vit.weights import match_classes
 
 METHODS = ("knn", "linear", "reconstruction", "head")
 RATIOS = (0.5, 0.75, 0.9)
+SIDE_BY_SIDE = 3
+"""The last so many layers, together, are also a choice of the probe."""
 Row = dict[str, Any]
 
 
@@ -65,9 +74,8 @@ class Options:
             labels: knn leaves each image out, linear a fold at a time. See `in_folds`.
         baselines: also measure what needs no training: knn on raw pixels and in the features of an
             untrained network of the same architecture.
-        every_layer: probe every layer and choose the best on held-out training images; else only
-            the last.
-        holdout: training images to choose the probe's layer and regularisation by; at most half of
+        every_layer: the probe may choose any layer; else the last, or the last SIDE_BY_SIDE.
+        holdout: training images to choose the probe's layers and regularisation by; at most half of
             those with labels.
         held_out: bool (N,) over the training images, to hold out these instead; None: `holdout`
             images, spread over classes.
@@ -143,7 +151,10 @@ def evaluate(
     names = [method for method in METHODS if method in methods]
     if "knn" in methods or "linear" in methods:
         names.insert(0, "features")
-    measures = _Measures(model, data, prepare, compute, options)
+    choices = {"the last layer": [-1]}
+    if "linear" in methods:
+        choices = choices_of_layers(len(model.encoder.blocks), options.every_layer)
+    measures = _Measures(model, data, prepare, compute, options, choices)
     results = {}
     seconds = {}
     for name in names:
@@ -163,12 +174,7 @@ class _Measures:
     prepare: Prepare
     compute: Compute
     options: Options
-
-    @property
-    def layers(self) -> range:
-        """The numbers of the blocks whose features are measured."""
-        depth = len(self.model.encoder.blocks)
-        return range(0 if self.options.every_layer else depth - 1, depth)
+    choices: Mapping[str, Sequence[int]]  # of layers, for the probe: see `choices_of_layers`
 
     @cached_property
     def splits(self) -> list[ImageSet]:
@@ -188,8 +194,9 @@ class _Measures:
 
     @cached_property
     def features(self) -> list[Tensor]:
-        """The model's own of these layers."""
-        return self.features_of(self.model.encoder, self.layers)
+        """The model's own, of all layers from the first that the probe may choose."""
+        first = min(index for layers in self.choices.values() for index in layers)
+        return self.features_of(self.model.encoder, range(first, 0))
 
     def features_of(self, encoder: VisionTransformer, layers: Sequence[int]) -> list[Tensor]:
         """Return those of each of the splits, (layers, N, D)."""
@@ -246,15 +253,20 @@ class _Measures:
                 found[name].append(accuracy)
         own = found.pop("")
         bank = len(searched)
+        compared = {name: geometry(bank, of[-1].shape[1]) for name, of in features.items()}
         protocol = plural(bank, "training image")
         if self.options.cross_validate:
             protocol = f"leave-one-out over {plural(bank, 'image')}"
             bank -= 1
+        protocol = f"k {min(K, bank)}, {protocol}, {compared['']}"
+        if compared.get("raw_pixels", compared[""]) != compared[""]:
+            protocol += f" (pixels {compared['raw_pixels']})"
         row: Row = {
-            "protocol": f"k {min(K, bank)}, {protocol}",
+            "protocol": protocol,
             "images": len(test),
             "k": min(K, bank),
             "bank": bank,
+            "geometry": compared[""],
             "accuracy": statistics.mean(own),
         }
         if found:
@@ -278,7 +290,7 @@ class _Measures:
                 parts = [((~tested).nonzero()[:, 0], tested) for tested in for_test]
             answers = torch.empty(len(test), classes)
             for fitted, tested in parts:
-                # images to choose layer and strength by
+                # images to choose layers and strength by
                 labels = train.labels[fitted]
                 if self.options.held_out is None:
                     # a copy of a fitted image would choose the probe that knows it by heart
@@ -293,10 +305,11 @@ class _Measures:
                 if len(fitted) < len(train):
                     features = features[:, fitted]
                 queries = self.features[-1][:, tested]
+                choices = self.choices
+                grid = self.options.l2_grid
                 answers[tested], fit = linear_probe(
-                    features, labels, queries, held_out, classes, self.options.l2_grid
+                    features, labels, queries, held_out, classes, choices, grid
                 )
-                fit["layer"] = self.layers[fit["layer"]]
                 fits.append({"labels": len(fitted), "held_out": int(held_out.sum()), **fit})
             logits.append(answers)
 
@@ -311,8 +324,8 @@ class _Measures:
         for key in ("accuracy", "cross_entropy", "expected_calibration_error"):
             row[key] = statistics.mean(measure[key] for measure in measures)
         for key, first in fits[0].items():
-            choices = [fit[key] for fit in fits]
-            row[key] = first if choices == [first] * len(choices) else choices
+            values = [fit[key] for fit in fits]
+            row[key] = first if values == [first] * len(values) else values
         row["converged"] = all(fit["converged"] for fit in fits)
         return [row | self.spread_of([measure["accuracy"] for measure in measures])]
 
@@ -392,13 +405,27 @@ class _Measures:
         return rows
 
 
+def choices_of_layers(depth: int, every_layer: bool) -> dict[str, list[int]]:
+    """Return what a probe chooses from: single layers, the last ones side by side.
+
+    Returns:
+        By name the layers' indices, which are negative, -1 for the last of `depth`.
+    """
+    singles = range(-depth if every_layer else -1, 0)
+    choices = {f"layer {depth + index}": [index] for index in singles}
+    last = [*range(-min(SIDE_BY_SIDE, depth), 0)]
+    if depth > 1:
+        choices[f"layers {depth + last[0]} to {depth - 1} side by side"] = last
+    return choices
+
+
 def _fits_in_words(fits: Sequence[Row]) -> str:
     """Return how probes were fitted; choices that differ come one after another."""
     each = {}
-    for key, form in (("layer", ""), ("strength", ".0e"), ("held_out", ",")):
+    for key, form in (("layers", ""), ("strength", ".0e"), ("held_out", ",")):
         each[key] = ", ".join(dict.fromkeys(format(fit[key], form) for fit in fits))
     words = (
-        f"{plural(fits[0]['labels'], 'label')}, layer {each['layer']}; L2 {each['strength']}, "
+        f"{plural(fits[0]['labels'], 'label')}, {each['layers']}; L2 {each['strength']}, "
         f"chosen on {each['held_out']} held-out training images"
     )
     if not all(fit["converged"] for fit in fits):

@@ -25,6 +25,11 @@ SHRUNK = Preparation("bilinear", squash=True)
 K = 20
 TEMPERATURE = 0.07
 
+IMAGES_PER_DIMENSION = 50
+"""With fewer images, their covariance is too uncertain to whiten by."""
+FLOOR = 0.3
+"""Added to the variances to whiten by, whose mean is 1; 0.1 and 1 give about the same."""
+
 CPU = torch.device("cpu")
 
 
@@ -121,6 +126,31 @@ def standardised(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
     return (train - mean).mul_(scale), (test - mean).mul_(scale)
 
 
+def geometry(images: int, dim: int) -> str:
+    """Return how the features of a collection are compared: "whitened" or "standardised"."""
+    return "whitened" if images >= IMAGES_PER_DIMENSION * dim else "standardised"
+
+
+def for_neighbours(collection: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
+    """Return features whose cosines say which images are neighbours.
+
+    They are standardised. Where there are IMAGES_PER_DIMENSION, they are also whitened: the
+    principal directions get about the same variance, else the few that vary most would decide.
+
+    Args:
+        collection: of the images to search, (N, D), by whose statistics both are mapped.
+        queries: (M, D).
+    """
+    vectors, queries = standardised(collection, queries)
+    if geometry(*vectors.shape) == "whitened":
+        # on the CPU, because Apple's GPUs have no decomposition
+        covariance = (vectors.T @ vectors / len(vectors)).cpu()  # (D, D)
+        variances, directions = torch.linalg.eigh(covariance)
+        whitening = (directions / (variances + FLOOR).sqrt()).to(vectors.device)
+        return vectors @ whitening, queries @ whitening
+    return vectors, queries
+
+
 def knn_accuracy(
     train_features: Tensor,
     train_labels: Tensor,
@@ -133,7 +163,7 @@ def knn_accuracy(
 ) -> float:
     """Return the accuracy of k nearest neighbours, whose votes are exp(cosine / temperature).
 
-    Every dimension is standardised first; see `standardised`.
+    Between features that are whitened, or standardised if there are few: see `for_neighbours`.
 
     Args:
         train_features, train_labels: of the images to search, (N, D) and (N,).
@@ -142,11 +172,11 @@ def knn_accuracy(
         temperature: the smaller, the more the nearest decide.
         device: where to search; the votes are counted on the CPU, in the same order everywhere.
         image_hashes: int64 (N,), for leave-one-out, where the test images are the images to search:
-            each finds neither itself nor a copy, which has the same hash. All of them standardise,
-            since that needs no label.
+            each finds neither itself nor a copy, which has the same hash. All of them whiten, since
+            that needs no label.
     """
     # unit vectors, whose products are cosines; in place, to save memory
-    train_features, features = standardised(train_features.to(device), features.to(device))
+    train_features, features = for_neighbours(train_features.to(device), features.to(device))
     for vectors in (train_features, features):
         vectors.div_(vectors.norm(dim=1, keepdim=True).clamp(min=1e-12))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -130,9 +131,10 @@ def linear_probe(
     test: Tensor,
     held_out: Tensor,
     classes: int,
+    choices: Mapping[str, Sequence[int]],
     strengths: tuple[float, ...] = L2_GRID,
 ) -> tuple[Tensor, dict[str, Any]]:
-    """Choose layer and strength on held-out training images, then measure the test images once.
+    """Choose layers and strength on held-out training images, then measure the test images once.
 
     The final probe is fitted to all training images. Between equally good strengths the strongest
     wins, between equally good layers the first.
@@ -142,13 +144,14 @@ def linear_probe(
         labels: of the training images.
         held_out: bool (N,), training images to choose by, which only the final fit uses.
         classes: their number, including classes without a label here.
+        choices: by name the indices of layers; the features of several stand side by side.
         strengths: to choose from, strongest first; all too weak for LEAST_REGULARISATION are left
             out.
 
     Returns:
         The test images' logits (M, classes), from a probe fitted to all training images; and how it
-        was found: "layer" (its index), "strength", "converged", and for each layer the best
-        accuracy on held-out images, "held_out_accuracy_by_layer".
+        was found: "layers" (a name of `choices`), "strength", "converged", and for each choice
+        the best accuracy on held-out images, "held_out_accuracy".
     """
     if not bool(held_out.any()) or bool(held_out.all()):
         raise UserError(
@@ -156,13 +159,18 @@ def linear_probe(
             "some must be, and not all: use more labels, or --method knn"
         )
 
+    def side_by_side(features: Tensor, layers: Sequence[int]) -> Tensor:
+        """Return (layers, N, D) as (N, D for each of these layers)."""
+        return torch.cat([features[layer] for layer in layers], dim=1)
+
     least = LEAST_REGULARISATION / int((~held_out).sum())
     strengths = tuple(strength for strength in strengths if strength >= least) or strengths[:1]
 
-    # the best strength of each layer, by accuracy; each fit starts from the one before
-    best: list[tuple[float, float]] = []
-    fits = work_bar("linear probe", len(train) * len(strengths) + 1, " fits")
-    for features in train:
+    # the best strength of each choice, by accuracy; each fit starts from the one before
+    best: dict[str, tuple[float, float]] = {}
+    fits = work_bar("linear probe", len(choices) * len(strengths) + 1, " fits")
+    for name, layers in choices.items():
+        features = side_by_side(train, layers)
         fitting, choosing = fit_inputs(features[~held_out], features[held_out])
         results = []
         probe = None
@@ -170,17 +178,18 @@ def linear_probe(
             probe, _ = fit_probe(fitting, labels[~held_out], classes, strength, probe)
             fits.update()
             results.append((accuracy(logits_of(probe, choosing), labels[held_out]), strength))
-        best.append(max(results))
+        best[name] = max(results)
 
-    # the best layer, the first of equals, fitted to all training images
-    layer = max(range(len(best)), key=lambda index: best[index][0])
-    strength = best[layer][1]
-    fitting, testing = fit_inputs(train[layer], test[layer])
+    # the best layers, the first of equals, fitted to all training images
+    name = max(best, key=lambda name: best[name][0])
+    strength = best[name][1]
+    of_both = [side_by_side(features, choices[name]) for features in (train, test)]
+    fitting, testing = fit_inputs(*of_both)
     probe, converged = fit_probe(fitting, labels, classes, strength)
     fits.close()
     return logits_of(probe, testing), {
-        "layer": layer,
+        "layers": name,
         "strength": strength,
         "converged": converged,
-        "held_out_accuracy_by_layer": [accuracy for accuracy, _ in best],
+        "held_out_accuracy": {name: accuracy for name, (accuracy, _) in best.items()},
     }

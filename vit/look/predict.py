@@ -15,6 +15,7 @@ from torch import Tensor
 
 from vit.checkpoints.heads import LOST_HEAD
 from vit.errors import CheckpointError
+from vit.evaluation.features import for_neighbours
 from vit.isolation import eval_mode
 from vit.mae import Model
 from vit.progress import track
@@ -167,7 +168,7 @@ class Nearest(NamedTuple):
 
     Attributes:
         numbers: int64 (K,), the nearest first; of equally near ones, the first in the collection.
-        similarities: float64 (K,), each one's cosine similarity, from -1 to 1.
+        similarities: float64 (K,), each one's similarity, from -1 to 1: see `nearest`.
         median: that of all N images.
     """
 
@@ -177,7 +178,11 @@ class Nearest(NamedTuple):
 
 
 def nearest(features: Tensor, query: Tensor, count: int) -> Nearest:
-    """Find the nearest images by the cosine of the angle between their features.
+    """Find the nearest images by the cosine of the angle between their features, as k-NN does.
+
+    First the features are whitened by the collection's covariance, or standardised if it has fewer
+    than 50 images per dimension: `vit.evaluation.features.for_neighbours`. So 0 is as similar as
+    two images of the collection usually are. An image with the query's features has 1.
 
     Args:
         features: (N, D), as `embed` returns them, pooled; on any device.
@@ -189,12 +194,12 @@ def nearest(features: Tensor, query: Tensor, count: int) -> Nearest:
     """
     # In float64, because float32 would round an image's similarity to itself; on the
     # CPU, because Apple's GPUs have none
-    vectors = features.detach().cpu().double()
-    direction = query.detach().cpu().double()
-    lengths = vectors.norm(dim=1) * direction.norm()  # (N,)
-    similarities = (vectors @ direction) / lengths.clamp(min=1e-12)  # (N,)
+    collection = features.detach().cpu().double()
+    query = query.detach().cpu().double()
+    vectors, mapped = for_neighbours(collection, query[None])
+    similarities = torch.cosine_similarity(vectors, mapped, dim=1).clamp(-1, 1)  # (N,)
 
-    # A vector's cosine with itself may be off 1 by rounding
-    similarities = similarities.clamp(-1, 1)
+    # Even if the collection does not vary, so that nothing of it is left
+    similarities[(collection == query).all(1)] = 1
     order = similarities.argsort(descending=True, stable=True)[:count]
     return Nearest(order, similarities[order], float(similarities.quantile(0.5)))

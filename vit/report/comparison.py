@@ -105,6 +105,9 @@ def scores_of(run: RunRecord, targets: Collection[str]) -> dict[str, tuple[Measu
     for (method, key), value in usual_scores(run.scores).items():
         measure = MEASURES[method, key]
         name = measure.short
+        if method == "knn":
+            # Until 0.1 all features were standardised
+            name += ", " + run.scores[method][0].get("geometry", "standardised")
         if method == "reconstruction":
             for setting in sorted(targets):
                 name += f", {setting} {spelled(run.settings[setting])}"
@@ -116,9 +119,9 @@ def scores_of(run: RunRecord, targets: Collection[str]) -> dict[str, tuple[Measu
         same_images = results["data"]["content_hash"] == run.data["content_hash"]
         for row in read_scores(results).get("linear", []):
             measure = MEASURES["linear", "accuracy"]
-            name = measure.short
-            if settings["every_layer"]:
-                name += ", best layer"
+            # Until 0.1 no layers stood side by side
+            name = f"{measure.short}, {'any' if settings['every_layer'] else 'last'} layer"
+            name += "s" if "layers" in row else ""
             if same_images and settings["labels"] == 1:
                 scores.setdefault(name, (measure, row["accuracy"]))
     return scores

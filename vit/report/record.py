@@ -114,7 +114,8 @@ class RunRecord:
         # All images, whichever of them are held out or have labels
         identity["data"] = data.get("whole_content_hash", data["content_hash"])
         identity["counts"] = (data["train_images"], data["test_images"], data["tested_on"])
-        identity["bank"] = [row.get("bank") for row in self.scores.get("knn", [])]
+        for row in self.scores.get("knn", []):
+            identity["bank"] = (row.get("bank"), row.get("geometry", "standardised"))
         return identity
 
 

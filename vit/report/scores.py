@@ -46,6 +46,8 @@ def key_scores(record: RunRecord) -> list[KeyScore]:
         row = record.scores[method][0]
         measure = MEASURES[method, key]
         meaning = f"on {record.tested}"
+        if row["protocol"]:
+            meaning += f"; {row['protocol']}"
         if row["baselines"]:
             meaning += f"; baselines: {write_baselines(row, measure)}"
         number = measure.write(row[key], row["images"])
