@@ -32,7 +32,7 @@ REFUSED = {
         ("convert mae --to timm --out mae", "exists and is not replaced"),
     ],
     "evaluate": [
-        ("mae images --method head", "--method head: this model has no classification head"),
+        ("mae images --method head", "--method head: it has no classification head"),
         ("strange images --method head", "the classes of this model (cyan, lime, pink, ...) are not"),
         ("labels images --method head", "is for multi_label_classification, no choice between"),
         ("classifier images --num-classes 4", "parts of this model are untrained (head.weight, 2 in all)"),
@@ -48,7 +48,7 @@ REFUSED = {
         ("encoder one.png --snapshots --out p.html", "has no snapshots"),
     ],
     "predict": [
-        ("mae one.png", "mae: it has no classification head; use a classifier, or fine-tune this model"),
+        ("mae one.png", "mae: it has no classification head; use a classifier, or fine-tune it"),
         ("encoder one.png --device mps", "error: --device: 'mps' cannot be used; torch finds cpu"),
         ("encoder run/snapshots", "run/snapshots: no images"),
         ("encoder mae/config.json", "mae/config.json: its content is not an image"),

@@ -29,8 +29,6 @@ PROJECTION = re.compile(
     r"(.*\.)?(head\.(mlp2?|last_(layer|norm)2?)|fc\.(fc|bn)\d)\..*"
     r"|(.*\.)?(base|momentum)_encoder\.head\..*"
 )
-LOST_HEAD = "its classifier is left out"
-"""How the note about a classifier that cannot be loaded begins."""
 
 
 def load_head(network: Network, width: int) -> set[str]:
@@ -77,7 +75,8 @@ def load_head(network: Network, width: int) -> set[str]:
     elif heads:
         if options.num_classes is None:
             network.warn(
-                f"{LOST_HEAD}: {dropped[keys[0]]}; num_classes 0 leaves it out without this warning"
+                f"its classifier is left out: {dropped[keys[0]]}; num_classes 0 leaves it out"
+                " without this warning"
             )
         # settings that name the classes of the head that is left out
         network.hints.encoder.pop("num_classes", None)

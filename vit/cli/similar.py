@@ -18,7 +18,7 @@ from vit.commandline import PAGE, output_file
 from vit.errors import ConfigError, one_line, plural
 from vit.figures.document import SIMILAR, data_uri, render_page
 from vit.look.datasets import of_images
-from vit.look.predict import embed, nearest
+from vit.look.predict import Nearest, embed, nearest
 from vit.look.subject import model_caption, photo_of, png_of_input
 from vit.mae import Model
 from vit.weights import Origin, checkpoint_hash
@@ -49,7 +49,7 @@ def run(options: Namespace) -> int:
 
     # The answer: a page, and a table or JSON
     if options.out is not None:
-        page = page_of(options, model, found, result.median, len(files))
+        page = page_of(options, model, found, result, len(files))
         make_folder(options.out.parent)
         write_text(options.out, page)
     if options.json:
@@ -59,6 +59,7 @@ def run(options: Namespace) -> int:
                 "image": options.image,
                 "folder": options.folder,
                 "images": len(files),
+                "geometry": result.geometry,
                 "median": result.median,
                 "neighbours": neighbours,
             }
@@ -82,14 +83,13 @@ def read_features(options: Namespace, model: Model) -> tuple[list[str], Tensor]:
 
 
 def page_of(
-    options: Namespace, model: Model, found: list[tuple[str, float]], median: float, count: int
+    options: Namespace, model: Model, found: list[tuple[str, float]], result: Nearest, count: int
 ) -> str:
     """Return the page of the nearest images.
 
     Args:
         found: their names, relative to the folder, and similarities.
-        median: the similarity of all images in the folder.
-        count: their number.
+        count: the number of all images in the folder.
     """
     # The images as the model takes them, with the pixels that they have
     origin = model.origin
@@ -106,8 +106,9 @@ def page_of(
     folder_name = Path(options.folder).resolve().name
     lede = (
         f"The most similar of {plural(count, 'image')} in {folder_name}, by the cosine similarity"
+        f" of their {result.geometry} features (1: the image itself)."
+        f" The median of all images is {result.median:.2f}."
     )
-    lede += f" of their features (1: the image itself). The median of all images is {median:.2f}."
     rows, columns = origin.image_size
     return render_page(
         SIMILAR,

@@ -37,6 +37,7 @@ from vit.evaluation.classification import (
     classification_metrics,
     confident_mistakes,
     head_logits,
+    why_no_classifier,
 )
 from vit.evaluation.features import (
     K,
@@ -151,9 +152,9 @@ def evaluate(
     names = [method for method in METHODS if method in methods]
     if "knn" in methods or "linear" in methods:
         names.insert(0, "features")
-    choices = {"the last layer": [-1]}
-    if "linear" in methods:
-        choices = choices_of_layers(len(model.encoder.blocks), options.every_layer)
+    # k-NN needs only the last layer's
+    depth = len(model.encoder.blocks) if "linear" in methods else 1
+    choices = choices_of_layers(depth, options.every_layer)
     measures = _Measures(model, data, prepare, compute, options, choices)
     results = {}
     seconds = {}
@@ -174,7 +175,7 @@ class _Measures:
     prepare: Prepare
     compute: Compute
     options: Options
-    choices: Mapping[str, Sequence[int]]  # of layers, for the probe: see `choices_of_layers`
+    choices: Mapping[str, list[int]]  # of layers, for the probe: see `choices_of_layers`
 
     @cached_property
     def splits(self) -> list[ImageSet]:
@@ -195,8 +196,8 @@ class _Measures:
     @cached_property
     def features(self) -> list[Tensor]:
         """The model's own, of all layers from the first that the probe may choose."""
-        first = min(index for layers in self.choices.values() for index in layers)
-        return self.features_of(self.model.encoder, range(first, 0))
+        earliest = min(self.choices.values())[0]
+        return self.features_of(self.model.encoder, range(earliest, 0))
 
     def features_of(self, encoder: VisionTransformer, layers: Sequence[int]) -> list[Tensor]:
         """Return those of each of the splits, (layers, N, D)."""
@@ -305,11 +306,9 @@ class _Measures:
                 if len(fitted) < len(train):
                     features = features[:, fitted]
                 queries = self.features[-1][:, tested]
-                choices = self.choices
+                fitted_on = (features, labels, queries, held_out, classes)
                 grid = self.options.l2_grid
-                answers[tested], fit = linear_probe(
-                    features, labels, queries, held_out, classes, choices, grid
-                )
+                answers[tested], fit = linear_probe(*fitted_on, self.choices, grid)
                 fits.append({"labels": len(fitted), "held_out": int(held_out.sum()), **fit})
             logits.append(answers)
 
@@ -454,13 +453,11 @@ def obstacles(model: Model, data: Dataset) -> dict[str, str]:
     # the head must choose between the classes of this data
     own_names = model.origin.class_names
     classes = encoder.config.num_classes
-    if not classes:
-        reasons["head"] = "this model has no classification head"
+    why = why_no_classifier(model)
+    if why:
+        reasons["head"] = why
     elif classes != len(names):
         reasons["head"] = f"this model has a head of {classes} classes, {data.name} {len(names)}"
-    elif classes == 1 or model.origin.problem_type:
-        kind = model.origin.problem_type or "one output"
-        reasons["head"] = f"the head of this model is for {kind}, no choice between classes"
     elif own_names and match_classes(own_names, names) is None:
         examples = ", ".join(own_names[:3])
         reasons["head"] = (

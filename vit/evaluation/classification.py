@@ -16,6 +16,7 @@ from vit.errors import TrainingError, one_line
 from vit.evaluation.features import Prepare, batches
 from vit.inputs import Images
 from vit.isolation import eval_mode
+from vit.mae import Model
 
 DENSE_CLASSES = 100
 """Most classes for a dense confusion matrix; of 10,000 classes it would have 100 million cells."""
@@ -35,6 +36,18 @@ def head_logits(
         for inputs in batches(images, prepare, compute, "logits"):
             parts.append(encoder.forward_head(encoder(inputs)).float().cpu())
     return torch.cat(parts)
+
+
+def why_no_classifier(model: Model) -> str:
+    """Return why a model does not choose between classes; "" if it does."""
+    classes = model.encoder.config.num_classes
+    if not classes:
+        return "it has no classification head; use a classifier, or fine-tune it"
+    # a loaded head may say that it is for several labels at once; a single output is a regression
+    kind = model.origin.problem_type if model.origin else ""
+    if kind or classes == 1:
+        return f"its head is for {kind or 'one output'}, no choice between classes"
+    return ""
 
 
 def classification_metrics(logits: Tensor, labels: Tensor) -> dict[str, Any]:

@@ -13,9 +13,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vit.checkpoints.heads import LOST_HEAD
 from vit.errors import CheckpointError
-from vit.evaluation.features import for_neighbours
+from vit.evaluation.classification import why_no_classifier
+from vit.evaluation.features import for_neighbours, geometry
 from vit.isolation import eval_mode
 from vit.mae import Model
 from vit.progress import track
@@ -42,23 +42,11 @@ class Embeddings(NamedTuple):
 
 
 def require_head(model: Model) -> None:
-    """Refuse a model that is no classifier; one with a single output is a regression."""
-    source = "this model"
-    problem_type = ""
-    lost = []
-    if model.origin:
-        source = model.origin.source
-        # a loaded head may say that it is for several labels at once
-        problem_type = model.origin.problem_type
-        # a note names a classifier that could not be loaded
-        lost = [note for note in model.origin.notes if note.startswith(LOST_HEAD)]
-    classes = model.encoder.config.num_classes
-    if classes == 1 or problem_type:
-        kind = problem_type or "one output"
-        raise CheckpointError(f"{source}: its head is for {kind}, no choice between classes")
-    if not classes:
-        advice = "use a classifier, or fine-tune this model (docs/fine-tuning.md)"
-        raise CheckpointError(f"{source}: {[*lost, f'it has no classification head; {advice}'][0]}")
+    """Refuse a model that is no classifier."""
+    why = why_no_classifier(model)
+    if why:
+        source = model.origin.source if model.origin else "this model"
+        raise CheckpointError(f"{source}: {why}")
 
 
 @torch.no_grad()
@@ -170,11 +158,13 @@ class Nearest(NamedTuple):
         numbers: int64 (K,), the nearest first; of equally near ones, the first in the collection.
         similarities: float64 (K,), each one's similarity, from -1 to 1: see `nearest`.
         median: that of all N images.
+        geometry: of the features compared, "whitened" or "standardised".
     """
 
     numbers: Tensor
     similarities: Tensor
     median: float
+    geometry: str
 
 
 def nearest(features: Tensor, query: Tensor, count: int) -> Nearest:
@@ -202,4 +192,5 @@ def nearest(features: Tensor, query: Tensor, count: int) -> Nearest:
     # Even if the collection does not vary, so that nothing of it is left
     similarities[(collection == query).all(1)] = 1
     order = similarities.argsort(descending=True, stable=True)[:count]
-    return Nearest(order, similarities[order], float(similarities.quantile(0.5)))
+    median = float(similarities.quantile(0.5))
+    return Nearest(order, similarities[order], median, geometry(*collection.shape))
