@@ -235,39 +235,36 @@ class _Measures:
         hashes = train.image_hashes if self.options.cross_validate else None
 
         # with all labels, every seed gives the same
-        labelled = self.labelled
-        if self.options.labels == 1:
-            labelled = labelled[:1]
-        found: dict[str, list[float]] = {name: [] for name in features}
-        for images in labelled:
-            searched = images[spread(len(images), self.options.knn_images, self.data.source)]
-            labels = train.labels[searched]
-            for name, of_splits in features.items():
-                accuracy = knn_accuracy(
-                    of_splits[0][searched],
-                    labels,
+        banks = []
+        for images in self.labelled[: 1 if self.options.labels == 1 else None]:
+            banks.append(images[spread(len(images), self.options.knn_images, self.data.source)])
+        bank = len(banks[0])
+        how = geometry(bank, features[""][0].shape[1])
+        found = {}
+        for name, of_splits in features.items():
+            found[name] = [
+                knn_accuracy(
+                    of_splits[0][images],
+                    train.labels[images],
                     of_splits[-1],
                     test.labels,
                     device=self.compute.device,
                     image_hashes=hashes,
+                    how=how,
                 )
-                found[name].append(accuracy)
+                for images in banks
+            ]
         own = found.pop("")
-        bank = len(searched)
-        compared = {name: geometry(bank, of[-1].shape[1]) for name, of in features.items()}
         protocol = plural(bank, "training image")
         if self.options.cross_validate:
             protocol = f"leave-one-out over {plural(bank, 'image')}"
             bank -= 1
-        protocol = f"k {min(K, bank)}, {protocol}, {compared['']}"
-        if compared.get("raw_pixels", compared[""]) != compared[""]:
-            protocol += f" (pixels {compared['raw_pixels']})"
         row: Row = {
-            "protocol": protocol,
+            "protocol": f"k {min(K, bank)}, {protocol}, {how}",
             "images": len(test),
             "k": min(K, bank),
             "bank": bank,
-            "geometry": compared[""],
+            "geometry": how,
             "accuracy": statistics.mean(own),
         }
         if found:

@@ -131,7 +131,9 @@ def geometry(images: int, dim: int) -> str:
     return "whitened" if images >= IMAGES_PER_DIMENSION * dim else "standardised"
 
 
-def for_neighbours(collection: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
+def for_neighbours(
+    collection: Tensor, queries: Tensor, how: str | None = None
+) -> tuple[Tensor, Tensor]:
     """Return features whose cosines say which images are neighbours.
 
     They are standardised. Where there are IMAGES_PER_DIMENSION, they are also whitened: the
@@ -140,9 +142,10 @@ def for_neighbours(collection: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]
     Args:
         collection: of the images to search, (N, D), by whose statistics both are mapped.
         queries: (M, D).
+        how: the `geometry` of features that these are compared with; None: of these.
     """
     vectors, queries = standardised(collection, queries)
-    if geometry(*vectors.shape) == "whitened":
+    if (how or geometry(*vectors.shape)) == "whitened":
         # on the CPU, because Apple's GPUs have no decomposition
         covariance = (vectors.T @ vectors / len(vectors)).cpu()  # (D, D)
         variances, directions = torch.linalg.eigh(covariance)
@@ -160,6 +163,7 @@ def knn_accuracy(
     temperature: float = TEMPERATURE,
     device: torch.device = CPU,
     image_hashes: Tensor | None = None,
+    how: str | None = None,
 ) -> float:
     """Return the accuracy of k nearest neighbours, whose votes are exp(cosine / temperature).
 
@@ -174,9 +178,10 @@ def knn_accuracy(
         image_hashes: int64 (N,), for leave-one-out, where the test images are the images to search:
             each finds neither itself nor a copy, which has the same hash. All of them whiten, since
             that needs no label.
+        how: see `for_neighbours`.
     """
     # unit vectors, whose products are cosines; in place, to save memory
-    train_features, features = for_neighbours(train_features.to(device), features.to(device))
+    train_features, features = for_neighbours(train_features.to(device), features.to(device), how)
     for vectors in (train_features, features):
         vectors.div_(vectors.norm(dim=1, keepdim=True).clamp(min=1e-12))
 
