@@ -11,17 +11,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from PIL import Image
-from tiny import RECONSTRUCT, assert_same, noise, without_pictures
+from tiny import CLASSIFY, RECONSTRUCT, assert_same, noise, without_pictures
 
 import vit
 from vit import Callback, cli, embed, fit, load_model
 from vit.config import Config, ModelConfig, changed, flat_settings
 from vit.errors import SIGNALS, ConfigError, DataError, RunError
+from vit.evaluation.classification import head_logits, temperature
 from vit.runs import RunFiles, TrainCommand, read_metrics
 from vit.train import set_up
 from vit.training.distributed import Distributed
-from vit.training.run_folder import RunFolder, saved_states
+from vit.training.run_folder import RunFolder, load_state, saved_states
 from vit.weights import checkpoint_hash
 
 CONFIG = changed(RECONSTRUCT, {"run.save_every": 3, "run.threads": 1})
@@ -140,6 +142,43 @@ def test_a_step_whose_snapshot_fails_is_in_no_state_and_made_again(config, tmp_p
     snapshots = run.folder.saved_snapshots().values()
     assert len(snapshots) == 3
     assert all((folder / "config.json").exists() for folder in snapshots)
+
+
+@pytest.mark.parametrize("ema", [0, 0.5])
+def test_the_head_of_a_run_with_held_out_images_is_calibrated_once(ema, tmp_path):
+    settings = {"data.val_size": 6, "optim.ema": ema, "data.cache": str(tmp_path / "cache")}
+    config = changed(CLASSIFY, settings)
+    run = fit(config, tmp_path / "run", PAIRS, TEST)
+    test = run.data.test
+    state = load_state(saved_states(run.folder.checkpoints)[-1])
+    trained = state["model_ema" if ema else "model"]
+    model = load_model(run.folder.path)
+    saved = {name: value.clone() for name, value in model.state_dict().items()}
+    assert_same(saved, dict(run.result.state_dict()))
+    scores = run.summary["scores"]["head"][0]
+    logits = head_logits(model, test.images, run.prepare, run.compute)[0]
+    assert scores["cross_entropy"] == float(F.cross_entropy(logits, test.labels))
+
+    # the head is the trained one divided by its temperature, all else as it was
+    model.load_state_dict(trained)
+    logits = head_logits(model, test.images, run.prepare, run.compute)[0]
+    divisor = temperature(logits, test.labels)
+    assert abs(divisor - 1) > 0.01
+    heads = {name: value / divisor for name, value in trained.items() if name.startswith("head.")}
+    assert_same(saved, trained | heads)
+
+    # a run that is killed before its end, and then resumed, does it once
+    run.folder.summary.unlink()
+    again = fit(config, tmp_path / "run", PAIRS, TEST, resume=True)
+    assert_same(dict(again.result.state_dict()), saved)
+    assert again.summary["scores"] == run.summary["scores"]
+
+
+def test_without_held_out_images_a_head_stays_as_it_was_trained(tmp_path):
+    config = changed(CLASSIFY, {"data.cache": str(tmp_path / "cache")})
+    run = fit(config, tmp_path / "run", PAIRS, TEST)
+    state = load_state(saved_states(run.folder.checkpoints)[-1])
+    assert_same(state["model"], dict(run.result.state_dict()))
 
 
 def test_a_run_that_cannot_go_on_is_refused_and_stays_as_it_is(whole, config, tmp_path, capsys):

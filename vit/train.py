@@ -20,6 +20,7 @@ from vit.data.folder import refuse_run_among_images
 from vit.data.sources import load_data
 from vit.errors import ConfigError, DataError, one_line
 from vit.evaluation import Options, evaluate
+from vit.evaluation.classification import calibrate
 from vit.isolation import isolated
 from vit.machine import choose_device
 from vit.mae import Model
@@ -142,14 +143,17 @@ def carry_out(
     # Finish: the other processes have ended
     run.result.origin = run.origin
     if dist.is_main:
-        run.save_model(folder.path)
-        say("measuring the model ...")
-        with dist.using_all_cores():
-            scores = measure(run)
-        run.summary = summarize(run, read_metrics(folder.metrics), scores)
         run.objective.eval()
         if run.ema is not None:
             run.ema.finish(run.model)
+        with dist.using_all_cores():
+            # after the last checkpoint, from which a finished run that is resumed does it again
+            if "head" in run.objective.measures:
+                calibrate(run.result.encoder, run.data, run.prepare, run.compute)
+            run.save_model(folder.path)
+            say("measuring the model ...")
+            scores = measure(run)
+        run.summary = summarize(run, read_metrics(folder.metrics), scores)
     return run
 
 
@@ -275,18 +279,15 @@ def measure(run: Run, baselines: bool = True) -> dict[str, list[dict[str, Any]]]
 
     With `baselines`, also what the k-NN accuracy is compared with, which validation does not need.
     """
-    config = run.config
-    data = run.data
-
     # all others need labels
     methods = list(run.objective.measures)
-    if not data.has_classes:
+    if not run.data.has_classes:
         methods = [method for method in methods if method == "reconstruction"]
 
     # as in training, with the same mask ratio
     options = Options(
-        masks=((config.mask.kind, config.mask.ratio),),
+        masks=((run.config.mask.kind, run.config.mask.ratio),),
         baselines=baselines,
-        knn_images=config.run.knn_images,
+        knn_images=run.config.run.knn_images,
     )
-    return evaluate(run.result, data, methods, run.prepare, run.compute, options).scores
+    return evaluate(run.result, run.data, methods, run.prepare, run.compute, options).scores

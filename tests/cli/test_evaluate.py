@@ -123,7 +123,7 @@ def test_all_that_applies_to_an_autoencoder(data, measured):
 
 
 def test_the_models_own_head_also_on_mirror_images(data, measured):
-    results = measured("classifier --method head --flip")
+    results = measured("classifier --method head --views 2")
     model, test = load_model("classifier"), data.test
     inputs = prepare(test.images)
     with torch.no_grad():

@@ -2,9 +2,11 @@
 
 import json
 from collections import Counter
+from itertools import product
 
 import pytest
 import torch
+import torch.nn.functional as F
 from tiny import CPU, encoder, noise
 
 from vit.errors import TrainingError
@@ -14,6 +16,8 @@ from vit.evaluation.classification import (
     head_logits,
     read_confusion,
     reliability,
+    temperature,
+    views_of,
 )
 
 
@@ -45,7 +49,34 @@ def test_logits_are_the_heads_of_whole_images_in_eval_mode(monkeypatch):
     found = head_logits(model, images, lambda batch: batch / 255, CPU)
     assert model.training
     expected = model.eval().forward_head(model(images / 255))
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(found[0], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_views_are_the_image_its_mirror_image_and_four_shifts():
+    images = noise(2, size=(5, 7)).float()
+    whole, mirrored, *shifted = views_of(images)
+    assert torch.equal(whole, images)
+    assert torch.equal(mirrored, images[..., torch.arange(6, -1, -1)])
+    for view, (dim, step) in zip(shifted, product((-2, -1), (1, -1)), strict=True):
+        size = images.shape[dim]
+        places = (torch.arange(size) + step).clamp(0, size - 1)  # the border is repeated
+        assert torch.equal(view, images.index_select(dim, places))
+
+
+@pytest.mark.parametrize("count", [1, 20, 2000])
+def test_temperature_is_the_best_of_a_search(count):
+    logits = 3 * torch.randn(count, 5)
+    labels = torch.distributions.Categorical(logits=logits / 1.7).sample()
+    grid = torch.logspace(-1, 1, 1001)
+    # with one image more, of any class
+    losses = [
+        F.cross_entropy(logits / divisor, labels, label_smoothing=1 / (count + 1))
+        for divisor in grid
+    ]
+    best = float(grid[torch.stack(losses).argmin()])
+    assert temperature(logits, labels) == pytest.approx(best, rel=6e-3)
+    if count == 2000:
+        assert best == pytest.approx(1.7, rel=0.1)  # the labels' own
 
 
 @pytest.mark.parametrize("classes", [4, DENSE_CLASSES + 1, 10_000])

@@ -11,6 +11,7 @@ from torchvision.transforms.v2.functional import to_pil_image
 
 from vit.checkpoints import load_model, save_model
 from vit.errors import CheckpointError, DataError
+from vit.evaluation.classification import views_of
 from vit.evaluation.features import for_neighbours
 from vit.look.predict import embed, nearest, predict
 
@@ -38,6 +39,9 @@ def test_predictions_are_the_heads_and_features_what_it_reads(pool, tmp_path):
     probabilities = predict(classifier, images)
     torch.testing.assert_close(probabilities, classifier.forward_head(tokens).softmax(1))
     torch.testing.assert_close(probabilities.sum(1), torch.ones(5))
+    views = [classifier.forward_head(classifier(view)) for view in views_of(inputs)]
+    mean = sum(views[:2]) / 2
+    torch.testing.assert_close(predict(classifier, images, views=2), mean.softmax(1))
     assert embed(classifier, images).patches is None
     pooled, patches = embed(classifier, images, patches=True)
     torch.testing.assert_close(classifier.head(pooled), classifier.forward_head(tokens))

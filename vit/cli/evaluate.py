@@ -27,7 +27,7 @@ from vit.report.pictures import draw_classification
 from vit.runs import RunFiles
 from vit.weights import checkpoint_hash
 
-READ = ("every_layer", "labels", "holdout", "knn_images", "seeds", "flip")
+READ = ("every_layer", "labels", "holdout", "knn_images", "seeds", "views")
 """Options of the measurements; each reads those that concern it."""
 FEW_LABELS = (
     "this model was fine-tuned on classes, perhaps with more labels: this is not what these few"

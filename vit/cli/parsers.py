@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from vit.commandline import (
     SECTIONS,
@@ -75,6 +77,13 @@ OR_DATA = (
     "instead of files: cifar10, cifar100, scenes, or a folder of images",
 )
 IMAGES = ("images IMAGE ...", str, None, "image files, or one name or folder as for --data")
+VIEWS = (
+    "--views N",
+    Annotated[Positive, Field(le=6)],
+    1,
+    "classify by the mean over N views, N times as slow; 2: an image and its mirror image; 6: also"
+    " four shifts by a pixel",
+)
 SHOWN_IMAGES = (
     IMAGES,
     OR_DATA,
@@ -170,6 +179,7 @@ COMMANDS: dict[str, Command] = {
             CHECKPOINT,
             ("images IMAGE ...", str, ..., "image files, or folders of images"),
             ("--top N", Positive, 3, "number of classes per image"),
+            VIEWS,
             ("--csv FILE", Place, None, "write a table with a row per image and class"),
             BAD_IMAGE,
             DEVICE,
@@ -341,12 +351,7 @@ COMMANDS: dict[str, Command] = {
                 "measure on about N held-out training images instead of the test images, to choose"
                 " settings",
             ),
-            (
-                "--flip",
-                bool,
-                False,
-                "measure the head also on the mean over each image and its mirror image",
-            ),
+            VIEWS,
             ("--knn-images N", NonNegative, 0, "training images among which k-NN searches; 0: all"),
             (
                 "--seeds N,...",

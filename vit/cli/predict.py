@@ -28,7 +28,8 @@ def run(options: Namespace) -> int:
     require_head(model)
     class_names = class_names_of(model)
     with naming_the_option():
-        best = predict(model, files).topk(min(options.top, len(class_names)))  # both (N, top)
+        probabilities = predict(model, files, views=options.views)
+    best = probabilities.topk(min(options.top, len(class_names)))  # both (N, top)
 
     # Image by image; an image in a folder of a class's name is of that class
     class_of = {class_key(name): name for name in class_names}

@@ -82,8 +82,8 @@ class Options:
             images, spread over classes.
         l2_grid: the probe's regularisations to try.
         masks: (kind, ratio) of the masks for reconstruction; empty: every kind with RATIOS.
-        flip: also measure the head on each image together with its mirror image, in a row of its
-            own.
+        views: of each image for the head, 1 to 6 (`classification.views_of`); the accuracy by
+            their mean has a row of its own.
     """
 
     labels: float = 1.0
@@ -96,7 +96,7 @@ class Options:
     held_out: Tensor | None = None
     l2_grid: tuple[float, ...] = L2_GRID
     masks: tuple[tuple[str, float], ...] = ()
-    flip: bool = False
+    views: int = 1
 
 
 @dataclass(frozen=True)
@@ -364,7 +364,7 @@ class _Measures:
 
     @property
     def head(self) -> list[Row]:
-        """A classifier's own head on the test images; with `flip`, on mirror images, too."""
+        """A classifier's own head on the test images; with `views`, by their mean, too."""
         test = self.data.test
         # the number of each of the data's classes in the head; a model that was not loaded has been
         # trained on this data
@@ -380,11 +380,11 @@ class _Measures:
                     "its classes have no names; assuming that the data's names are their numbers"
                 )
 
-        def logits_of(prepare: Prepare) -> Tensor:
-            logits = head_logits(self.model.encoder, test.images, prepare, self.compute)
-            return logits[:, order or slice(None)]
-
-        logits = logits_of(self.prepare)
+        views = self.options.views
+        encoder = self.model.encoder
+        of_views = head_logits(encoder, test.images, self.prepare, self.compute, views)
+        of_views = of_views[..., order or slice(None)]
+        logits = of_views[0]
         counts = test.labels.bincount()
         row = {
             "protocol": assumed,
@@ -394,10 +394,9 @@ class _Measures:
             "mistakes": confident_mistakes(logits, test),
         }
         rows = [row]
-        if self.options.flip:
-            mirrored = logits_of(lambda images: self.prepare(images).flip(-1))
-            mean = accuracy((logits + mirrored) / 2, test.labels)
-            rows.append({"protocol": "with mirror images", "images": len(test), "accuracy": mean})
+        if views > 1:
+            mean = accuracy(of_views.mean(0), test.labels)
+            rows.append({"protocol": f"{views} views", "images": len(test), "accuracy": mean})
         return rows
 
 

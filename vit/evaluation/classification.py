@@ -1,15 +1,17 @@
-"""Accuracy, confusion matrix and calibration of a classifier's logits."""
+"""A classifier's logits over several views; their accuracy, confusions and calibration."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vit.data import ImageSet
+from vit.data import Dataset, ImageSet
 from vit.device import Compute
 from vit.encoder import VisionTransformer
 from vit.errors import TrainingError, one_line
@@ -17,9 +19,28 @@ from vit.evaluation.features import Prepare, batches
 from vit.inputs import Images
 from vit.isolation import eval_mode
 from vit.mae import Model
+from vit.progress import say
 
 DENSE_CLASSES = 100
 """Most classes for a dense confusion matrix; of 10,000 classes it would have 100 million cells."""
+
+
+def views_of(inputs: Tensor) -> Iterator[Tensor]:
+    """Yield six views of images (B, C, H, W): themselves, mirrored, and four shifts by a pixel."""
+    yield inputs
+    yield inputs.flip(-1)
+    # the border repeats the outermost pixels
+    height, width = inputs.shape[-2:]
+    bordered = F.pad(inputs, (1, 1, 1, 1), mode="replicate")
+    for top, left in ((2, 1), (0, 1), (1, 2), (1, 0)):
+        yield bordered[..., top : top + height, left : left + width]
+
+
+def view_logits(encoder: VisionTransformer, inputs: Tensor, views: int = 1) -> Tensor:
+    """Return a classifier's logits for the first views of images, float32 (views, B, classes)."""
+    # a softmax of bfloat16 logits would be coarse
+    each = islice(views_of(inputs), views)
+    return torch.stack([encoder.forward_head(encoder(view)).float() for view in each])
 
 
 @torch.no_grad()
@@ -28,14 +49,58 @@ def head_logits(
     images: Images,
     prepare: Prepare,
     compute: Compute,
+    views: int = 1,
 ) -> Tensor:
-    """Return the logits (N, classes) of a model's own head."""
-    # float32 from here on: a softmax of bfloat16 logits would be coarse
+    """Return the logits (views, N, classes) of a model's own head: see `view_logits`."""
     parts = []
     with eval_mode(encoder), compute.autocast():
         for inputs in batches(images, prepare, compute, "logits"):
-            parts.append(encoder.forward_head(encoder(inputs)).float().cpu())
-    return torch.cat(parts)
+            parts.append(view_logits(encoder, inputs, views).cpu())
+    return torch.cat(parts, dim=1)
+
+
+@torch.no_grad()
+def calibrate(
+    encoder: VisionTransformer, data: Dataset, prepare: Prepare, compute: Compute
+) -> None:
+    """Divide a head by its `temperature` on held-out images, if there are some; not a frozen one.
+
+    Its predictions stay the same.
+    """
+    weights = list(encoder.head.parameters())
+    is_free = all(weight.requires_grad for weight in weights)
+    if not (data.is_chosen and data.has_classes and is_free):
+        return
+    test = data.test
+    divisor = temperature(head_logits(encoder, test.images, prepare, compute)[0], test.labels)
+    for weight in weights:
+        weight.div_(divisor)
+    say(f"temperature of the head on {data.tested}: {divisor:.2f}; its weights are divided by it")
+
+
+def temperature(logits: Tensor, labels: Tensor) -> float:
+    """Return by what to divide logits, so that they are calibrated (Guo et al. 2017).
+
+    Their cross-entropy is then least, between 0.1 and 10. One image more, which may be of any
+    class, counts with them (Platt 1999): few logits that are all right would be made certain.
+
+    Args:
+        logits: (N, classes) of images that were not trained on.
+    """
+    logits = logits.double()
+    share = 1 / (len(labels) + 1)
+    of_labels = logits.gather(1, labels[:, None]).mean() * (1 - share) + logits.mean() * share
+    low = 0.1
+    high = 10.0
+    for _ in range(40):
+        middle = math.sqrt(low * high)
+        # where the cross-entropy is least, the mean logit is the same by label and by prediction
+        of_predictions = ((logits / middle).softmax(1) * logits).sum(1).mean()
+        if of_predictions > of_labels:
+            low = middle
+        else:
+            high = middle
+    return middle
 
 
 def why_no_classifier(model: Model) -> str:

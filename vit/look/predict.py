@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from vit.errors import CheckpointError
-from vit.evaluation.classification import why_no_classifier
+from vit.evaluation.classification import view_logits, why_no_classifier
 from vit.evaluation.features import for_neighbours, geometry
 from vit.isolation import eval_mode
 from vit.mae import Model
@@ -51,7 +51,10 @@ def require_head(model: Model) -> None:
 
 @torch.no_grad()
 def predict(
-    model: Model, images: Tensor | Picture | Sequence[Picture], batch_size: int = 64
+    model: Model,
+    images: Tensor | Picture | Sequence[Picture],
+    batch_size: int = 64,
+    views: int = 1,
 ) -> Tensor:
     """Return a classifier's class probabilities.
 
@@ -61,6 +64,8 @@ def predict(
         images: files, PIL images, or uint8 (B, 3, h, w) of any size; they are prepared as in the
             model's training.
         batch_size: images at a time.
+        views: average the logits of that many views of each image, 1 to 6: of 2, one is mirrored;
+            of 6, four are shifted by a pixel.
 
     Returns:
         float32 (B, classes) on the CPU; every row sums to 1.
@@ -69,15 +74,12 @@ def predict(
         CheckpointError: the model has no head, or computes nan or infinity.
         DataError: an image cannot be read.
     """
-    # A batch at a time through the encoder and the head
     require_head(model)
     parts = []
     with eval_mode(model):
-        for tokens in _tokens(model, images, batch_size):
-            parts.append(model.encoder.forward_head(tokens))
-
-    # In float32, so that half precision does not round probabilities
-    return _finite(model.origin, torch.cat(parts)).float().softmax(1).cpu()
+        for inputs in _inputs(model, images, batch_size):
+            parts.append(view_logits(model.encoder, inputs, views).mean(0))
+    return _finite(model.origin, torch.cat(parts)).softmax(1).cpu()
 
 
 @torch.no_grad()
@@ -105,17 +107,18 @@ def embed(
     pooled = []
     of_patches = []
     with eval_mode(model):
-        for tokens in _tokens(model, images, batch_size):
+        for inputs in _inputs(model, images, batch_size):
+            tokens = _finite(model.origin, encoder(inputs))
             pooled.append(encoder.fc_norm(encoder.pool(tokens)).float().cpu())
             if patches:
                 of_patches.append(tokens[:, encoder.num_prefix_tokens :].float().cpu())
     return Embeddings(torch.cat(pooled), torch.cat(of_patches) if patches else None)
 
 
-def _tokens(
+def _inputs(
     model: Model, images: Tensor | Picture | Sequence[Picture], batch_size: int
 ) -> Iterator[Tensor]:
-    """Yield the tokens (b, N, D) of images, batch by batch, each read when needed."""
+    """Yield images as a model's input (b, C, H, W), batch by batch, each read when needed."""
     # How images are prepared is part of what `load_model` returns
     origin = model.origin
     assert origin is not None, "load the model with vit.load_model"
@@ -133,7 +136,7 @@ def _tokens(
             inputs = origin.inputs(batch.to(parameter.device))
         else:
             inputs = torch.stack([_input(origin, image) for image in batch])
-        yield _finite(origin, model.encoder(inputs.to(parameter.device, parameter.dtype)))
+        yield inputs.to(parameter.device, parameter.dtype)
 
 
 def _finite(origin: Origin, values: Tensor) -> Tensor:
