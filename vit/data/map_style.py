@@ -6,10 +6,9 @@ See `vit.data.cache`.
 from __future__ import annotations
 
 import operator
-from collections.abc import Generator, Iterator, Mapping, Sized
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -58,9 +57,9 @@ def load_datasets(
             or a ClassLabel's), else "0", "1", ... The notes of `train` say what was found.
     """
     columns = _columns(train)
-    class_names = _class_names(columns)
+    *keys, class_names = columns
 
-    def load(split: str, dataset: Any, columns: list[Columns], size: Size | None) -> ImageSet:
+    def load(split: str, dataset: Any, columns: Columns, size: Size | None) -> ImageSet:
         return cached(
             cache_path(user_path(config.cache, "data.cache"), name, split, image_size),
             _shaping(dataset, columns, class_names),
@@ -77,9 +76,8 @@ def load_datasets(
     if (images.labels >= 0).any():
         numbers = range(int(images.labels.max()) + 1)
         images = _with_class_names(images, class_names or tuple(map(str, numbers)), "train")
-    picture_key, label_key, _ = columns[0]
-    if (picture_key, label_key) != UNNAMED[:2]:
-        read = f"images are read from {picture_key!r}, labels from {label_key!r}"
+    if columns[:2] != UNNAMED[:2]:
+        read = "images are read from {!r}, labels from {!r}".format(*keys)
         note = one_line(f"{len(images.class_names)} classes; {read}")
         images = replace(images, notes=(*images.notes, note))
     if test is None:
@@ -104,27 +102,22 @@ def _with_class_names(images: ImageSet, class_names: tuple[str, ...], split: str
 # --- what a data set declares ---------------------------------------------------------------------
 
 
-def _columns(dataset: Any) -> list[Columns]:
-    """Return for each item the data set that declares its classes.
-
-    That is the data set itself or, for torch's `Subset` and `ConcatDataset`, a part of it.
-    """
+def _columns(dataset: Any) -> Columns:
+    """Return what a data set declares, or the parts of torch's `Subset` and `ConcatDataset`."""
     features = getattr(dataset, "features", None)
     class_names = getattr(dataset, "classes", None)
-    inside = getattr(dataset, "dataset", None)
-    columns = UNNAMED
     if isinstance(features, Mapping):
-        columns = _columns_of(features)
-    elif isinstance(class_names, list | tuple):
-        columns = (*UNNAMED[:2], tuple(class_key(str(name)) for name in class_names))
-    elif hasattr(dataset, "cumulative_sizes"):
-        return list(chain.from_iterable(map(_columns, dataset.datasets)))
-    elif isinstance(inside, Sized) and len(inside):
-        # a wrapper without indices has the items in their order, or repeats them
-        columns_inside = _columns(inside)
-        rows = getattr(dataset, "indices", range(len(dataset)))
-        return [columns_inside[row % len(columns_inside)] for row in rows]
-    return [columns] * len(dataset)
+        return _columns_of(features)
+    if isinstance(class_names, list | tuple):
+        return (*UNNAMED[:2], tuple(class_key(str(name)) for name in class_names))
+    parts = [getattr(dataset, "dataset", None)]
+    if hasattr(dataset, "cumulative_sizes"):
+        parts = dataset.datasets
+    # nothing shows whether class 0 of one part is class 0 of the other
+    declared = {_columns(part) for part in parts if part is not None}
+    if len(declared) > 1:
+        raise DataError("the parts of a data set must have the same classes (`classes`)")
+    return declared.pop() if declared else UNNAMED
 
 
 def _columns_of(features: Any) -> Columns:
@@ -147,18 +140,7 @@ def _columns_of(features: Any) -> Columns:
     return picture_key, label_key, tuple(map(class_key, class_names))
 
 
-def _class_names(columns: list[Columns]) -> tuple[str, ...]:
-    """Return the names of all classes, in the order of the parts that name them first."""
-    parts = list(dict.fromkeys(names for _, _, names in columns))
-    if len(parts) == 1:
-        return parts[0]
-    # nothing shows whether class 0 of one is class 0 of the other
-    if () in parts:
-        raise DataError("some parts of the data set name their classes (`classes`), others do not")
-    return tuple(dict.fromkeys(chain.from_iterable(parts)))
-
-
-def _shaping(dataset: Any, columns: list[Columns], class_names: tuple[str, ...]) -> object:
+def _shaping(dataset: Any, columns: Columns, class_names: tuple[str, ...]) -> object:
     """Return a value that changes with the images of a data set; None without one.
 
     Hugging Face's data sets have a fingerprint. A user's own class may pass on that of a data set
@@ -170,11 +152,11 @@ def _shaping(dataset: Any, columns: list[Columns], class_names: tuple[str, ...])
 
     # It covers the images in the data set's table, but only the name of a file
     files = {}
-    for chunk in dataset.data.column(columns[0][0]).chunks:
+    for chunk in dataset.data.column(columns[0]).chunks:
         is_file = chunk.field("bytes").is_null()
         for path in chunk.field("path").filter(is_file).to_pylist():
             files[path] = times_of(path or "")
-    return class_names, columns[0], fingerprint, len(dataset), files
+    return class_names, columns, fingerprint, len(dataset), files
 
 
 # --- reading it -----------------------------------------------------------------------------------
@@ -202,36 +184,36 @@ def _read(dataset: Any, row: int, columns: Columns) -> tuple[Image.Image, Any]:
     return Image.fromarray(np.ascontiguousarray(pixels)), label
 
 
-def _sizes(dataset: Any, columns: list[Columns]) -> Iterator[Size]:
+def _sizes(dataset: Any, columns: Columns) -> Iterator[Size]:
     """Yield (width, height) of some images; `_decoded` reports what is wrong with the others."""
     for row in spread(len(dataset), MEASURED).tolist():
         with suppress(Exception):
-            yield inputs.upright_size(_read(dataset, row, columns[row])[0])
+            yield inputs.upright_size(_read(dataset, row, columns)[0])
 
 
 def _decoded(
     dataset: Any,
-    columns: list[Columns],
+    columns: Columns,
     class_names: tuple[str, ...],
     size: Size,
     name: str,
     remarks: list[str],
 ) -> Generator[Decoded]:
     """Yield all items, their labels numbered as the training data's classes."""
-    # by name, if a part's classes have another order
-    label_of = {class_name: label for label, class_name in enumerate(class_names)}
-    numbers_of: dict[tuple[str, ...], list[int]] = {}
-    for _, _, names in dict.fromkeys(columns):
-        if class_names not in ((), names):
-            numbers_of[names] = [label_of[class_name] for class_name in names]
-    for row, (*_, names) in enumerate(columns):
+    # by name, if the test data's classes have another order
+    names = columns[2]
+    number_of = list(range(len(names)))
+    if class_names:
+        label_of = {class_name: label for label, class_name in enumerate(class_names)}
+        number_of = [label_of[class_name] for class_name in names]
+    for row in range(len(dataset)):
         title = f"{name}: item {row}"
         # another's data set may raise anything: then the item is unreadable
         try:
-            picture, label = _read(dataset, row, columns[row])
+            picture, label = _read(dataset, row, columns)
             content = inputs.pixels_and_hash(picture, size)
             if row < READ_AGAIN:
-                picture, _ = _read(dataset, row, columns[row])
+                picture, _ = _read(dataset, row, columns)
                 if content != inputs.pixels_and_hash(picture, size):
                     remarks.append(CHANGING)
         except Exception as error:
@@ -240,6 +222,6 @@ def _decoded(
 
         # a wrong label is no reason to leave an image out
         number = -1 if label is None else max(operator.index(label), -1)
-        if number >= 0 and numbers_of.get(names):
-            number = numbers_of[names][number]
+        if number >= 0 and names:
+            number = number_of[number]
         yield title, content, number
