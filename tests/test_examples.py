@@ -8,16 +8,21 @@ import runpy
 import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.nn.functional as F
 from PIL import Image
-from tiny import NORMALIZE, autoencoder, encoded, randomize
+from tiny import NORMALIZE, autoencoder, encoded, encoder, randomize
 from torchvision.transforms.v2.functional import to_pil_image
 
 from vit import load_model, save_model
+from vit.config import OBJECTIVES, Config
 from vit.data.sources import SCENES_SEED, load_scenes
 from vit.runs import read_metrics
+from vit.training.objectives import CLASSES, Reconstruct
+from vit.training.run_folder import load_state, saved_states
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -125,3 +130,51 @@ def test_export_onnx_computes_what_the_model_does(tmp_path, monkeypatch, capsys)
         tokens, logits = map(torch.from_numpy, session.run(None, {"images": images.numpy()}))
         torch.testing.assert_close(tokens, model(images), rtol=0, atol=1e-4)
         torch.testing.assert_close(logits, model.forward_head(model(images)), rtol=0, atol=1e-4)
+
+
+def test_distil_learns_the_features_of_another_model_and_goes_on(tmp_path, monkeypatch):
+    # what the example registers is forgotten
+    for registry in (OBJECTIVES, CLASSES):
+        monkeypatch.setitem(registry, "Distil", Reconstruct)
+        registry.pop("Distil")
+
+    # its input, patches and width are not the student's
+    teacher = encoder(image_size=(24, 36), patch_size=(12, 9), embed_dim=20, drop_path=0.5)
+    randomize(teacher)
+    save_model(tmp_path / "teacher", teacher, NORMALIZE, trained_on=torch.arange(5))
+    options = "--data scenes --data.limit 40 --model.depth 2 --train.epochs 2 --train.batch_size 10"
+    options += " --optim.warmup_epochs 0 --train.precision fp32 --run.device cpu --run.save_every 3"
+    run = tmp_path / "run"
+    words = [tmp_path / "teacher", "--out", run]
+    example_here("distil.py", *words, *options.split(), monkeypatch=monkeypatch)
+    metrics = read_metrics(run / "metrics.jsonl")
+    for name in ("loss", "feature_loss"):
+        assert metrics[-1][name] < metrics[0][name]
+    assert torch.isin(torch.arange(5), load_model(run).origin.trained_on).all()
+
+    # the teacher stays; a run that goes on ends with the same weights
+    state = load_state(saved_states(run / "checkpoints")[-1])
+    for name, value in teacher.state_dict().items():
+        assert torch.equal(state["objective"][f"teacher.{name}"], value)
+    (run / "checkpoints" / "step-00000008.pt").unlink()
+    example_here("distil.py", *words, "--resume", monkeypatch=monkeypatch)
+    again = load_state(saved_states(run / "checkpoints")[-1])
+    for part in ("model", "objective"):
+        for name, value in state[part].items():
+            assert torch.equal(value, again[part][name]), name
+
+    # the corners of a finer grid have the features of the teacher's corners, and no gradient
+    distil = CLASSES["Distil"]
+    assert distil.source == str(tmp_path / "teacher")
+    config = Config.read(run / "config.yaml")
+    model = distil.build_model(config, config.model.vit_config())
+    scenes = load_scenes(3, SCENES_SEED, "train")
+    data = SimpleNamespace(train=scenes)
+    objective = distil(model, config, data).train()
+    images = scenes.images[:].float() / 255
+    targets = objective.targets_of(objective.normalize(images)).unflatten(1, (8, 8))
+    resized = F.interpolate(images, (24, 36), mode="bicubic", antialias=True)
+    tokens = teacher.eval()(NORMALIZE(resized))[:, 1:].detach()
+    expected = F.layer_norm(tokens, (20,)).unflatten(1, (2, 4))
+    torch.testing.assert_close(targets[:, ::7, ::7], expected[:, :, ::3], rtol=0, atol=1e-5)
+    assert not any(value.requires_grad for value in (targets, *objective.teacher.parameters()))
