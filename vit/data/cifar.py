@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.client
 import logging
 from pathlib import Path
+from socket import gaierror
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
@@ -64,7 +65,7 @@ def fetch_cifar(name: str, root: Path, download: bool) -> str:
         return f"{problem}, and data.download is false"
 
     # From the first host that sends the right bytes; it appears whole or not at all
-    failures = []
+    failures: list[tuple[str | None, Exception]] = []
     root.mkdir(parents=True, exist_ok=True)
     for url in (*MIRRORS, cifar.url):
         url = url.format(name=name, file=archive.name)
@@ -75,8 +76,19 @@ def fetch_cifar(name: str, root: Path, download: bool) -> str:
                     raise OSError("wrong content")
             return ""
         except (OSError, http.client.HTTPException) as error:
-            failures.append(f"{urlsplit(url).hostname}: {error!r}")
-    return f"{problem} and could not be downloaded ({'; '.join(failures)})"
+            failures.append((urlsplit(url).hostname, error))
+            if not has_no_name(error):
+                logger.warning("%s: %r", url, error)
+    # Without a network no host name is found: one reason for all
+    reason = "no connection"
+    if not all(has_no_name(error) for _, error in failures):
+        reason = "; ".join(f"{host}: {error!r}" for host, error in failures)
+    return f"{problem} and could not be downloaded ({reason})"
+
+
+def has_no_name(error: Exception) -> bool:
+    """Return whether a host's name was not found."""
+    return isinstance(getattr(error, "reason", None), gaierror)
 
 
 def _copy(url: str, path: Path) -> None:
