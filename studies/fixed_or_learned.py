@@ -23,7 +23,7 @@ from __future__ import annotations
 from studies.experiment import SCORES, USUAL, Experiment, over_seeds
 from studies.figures import Panel, arms_figure
 from studies.tables import Results, Seeds, Table, seeds
-from vit.evaluation.features import geometry, knn_accuracy, pixel_features
+from vit.evaluation.features import geometry_of, knn_accuracy, pixel_features
 
 COMPARED = (
     USUAL,
@@ -57,8 +57,8 @@ def study(experiment: Experiment) -> Results:
     guess = usual[0].reconstruction()["mean_of_visible_patches"]
     bank = pixel_features(data.train.images)
     queries = pixel_features(data.test.images)
-    how = geometry(len(bank), usual[0].model.encoder.config.embed_dim)
-    pixels = knn_accuracy(bank, data.train.labels, queries, data.test.labels, how=how)
+    geometry = geometry_of(len(bank), usual[0].model.encoder.config.embed_dim)
+    pixels = knn_accuracy(bank, data.train.labels, queries, data.test.labels, geometry=geometry)
 
     # The table
     rows: list[tuple[str | Seeds, ...]] = []

@@ -11,10 +11,10 @@ from torchvision.transforms.v2.functional import resize
 
 from vit.errors import TrainingError
 from vit.evaluation.features import (
-    FLOOR,
+    RIDGE,
     encoder_features,
     for_neighbours,
-    geometry,
+    geometry_of,
     knn_accuracy,
     pixel_features,
     standardised,
@@ -81,16 +81,16 @@ def test_many_images_are_whitened_up_to_the_floor_and_few_standardised():
     mixing = torch.randn(5, 6) * torch.tensor([1, 1, 1, 1, 1, 0.01])
     bank = torch.randn(300, 5) @ mixing + 3  # of six dimensions, five vary independently
     queries = torch.randn(7, 6)
-    assert (geometry(300, 6), geometry(299, 6)) == ("whitened", "standardised")
+    assert (geometry_of(300, 6), geometry_of(299, 6)) == ("whitened", "standardised")
     one, two = (x.double().numpy() for x in for_neighbours(bank, queries))
     scaled, asked = (x.double().numpy() for x in standardised(bank, queries))
     # in any basis, products are those of NumPy's inverse
     covariance = np.cov(scaled, rowvar=False, bias=True)
-    inverse = np.linalg.inv(covariance + FLOOR * np.eye(6))
+    inverse = np.linalg.inv(covariance + RIDGE * np.eye(6))
     np.testing.assert_allclose(two @ one.T, asked @ inverse @ scaled.T, atol=1e-3)
     variances = np.linalg.eigvalsh(covariance)
     found = np.cov(one, rowvar=False, bias=True)
-    np.testing.assert_allclose(found, np.diag(variances / (variances + FLOOR)), atol=1e-4)
+    np.testing.assert_allclose(found, np.diag(variances / (variances + RIDGE)), atol=1e-4)
     expected = standardised(bank[:299], queries)
     assert all(map(torch.equal, for_neighbours(bank[:299], queries), expected))
     # a baseline is compared as what it is a baseline of

@@ -43,7 +43,7 @@ from vit.evaluation.features import (
     K,
     Prepare,
     encoder_features,
-    geometry,
+    geometry_of,
     knn_accuracy,
     pixel_features,
 )
@@ -239,7 +239,7 @@ class _Measures:
         for images in self.labelled[: 1 if self.options.labels == 1 else None]:
             banks.append(images[spread(len(images), self.options.knn_images, self.data.source)])
         bank = len(banks[0])
-        how = geometry(bank, features[""][0].shape[1])
+        geometry = geometry_of(bank, features[""][0].shape[1])
         found = {}
         for name, of_splits in features.items():
             found[name] = [
@@ -250,7 +250,7 @@ class _Measures:
                     test.labels,
                     device=self.compute.device,
                     image_hashes=hashes,
-                    how=how,
+                    geometry=geometry,
                 )
                 for images in banks
             ]
@@ -260,11 +260,11 @@ class _Measures:
             protocol = f"leave-one-out over {plural(bank, 'image')}"
             bank -= 1
         row: Row = {
-            "protocol": f"k {min(K, bank)}, {protocol}, {how}",
+            "protocol": f"k {min(K, bank)}, {protocol}, {geometry}",
             "images": len(test),
             "k": min(K, bank),
             "bank": bank,
-            "geometry": how,
+            "geometry": geometry,
             "accuracy": statistics.mean(own),
         }
         if found:
@@ -449,9 +449,9 @@ def obstacles(model: Model, data: Dataset) -> dict[str, str]:
     # the head must choose between the classes of this data
     own_names = model.origin.class_names
     classes = encoder.config.num_classes
-    why = why_no_classifier(model)
-    if why:
-        reasons["head"] = why
+    reason = why_no_classifier(model)
+    if reason:
+        reasons["head"] = reason
     elif classes != len(names):
         reasons["head"] = f"this model has a head of {classes} classes, {data.name} {len(names)}"
     elif own_names and match_classes(own_names, names) is None:

@@ -39,8 +39,8 @@ def views_of(inputs: Tensor) -> Iterator[Tensor]:
 def view_logits(encoder: VisionTransformer, inputs: Tensor, views: int = 1) -> Tensor:
     """Return a classifier's logits for the first views of images, float32 (views, B, classes)."""
     # a softmax of bfloat16 logits would be coarse
-    each = islice(views_of(inputs), views)
-    return torch.stack([encoder.forward_head(encoder(view)).float() for view in each])
+    chosen = islice(views_of(inputs), views)
+    return torch.stack([encoder.forward_head(encoder(view)).float() for view in chosen])
 
 
 @torch.no_grad()

@@ -27,7 +27,7 @@ TEMPERATURE = 0.07
 
 IMAGES_PER_DIMENSION = 50
 """With fewer images, their covariance is too uncertain to whiten by."""
-FLOOR = 0.3
+RIDGE = 0.3
 """Added to the variances to whiten by, whose mean is 1; 0.1 and 1 give about the same."""
 
 CPU = torch.device("cpu")
@@ -126,13 +126,13 @@ def standardised(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
     return (train - mean).mul_(scale), (test - mean).mul_(scale)
 
 
-def geometry(images: int, dim: int) -> str:
+def geometry_of(images: int, dim: int) -> str:
     """Return how the features of a collection are compared: "whitened" or "standardised"."""
     return "whitened" if images >= IMAGES_PER_DIMENSION * dim else "standardised"
 
 
 def for_neighbours(
-    collection: Tensor, queries: Tensor, how: str | None = None
+    collection: Tensor, queries: Tensor, geometry: str | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return features whose cosines say which images are neighbours.
 
@@ -142,14 +142,14 @@ def for_neighbours(
     Args:
         collection: of the images to search, (N, D), by whose statistics both are mapped.
         queries: (M, D).
-        how: the `geometry` of features that these are compared with; None: of these.
+        geometry: of features that these are compared with (`geometry_of`); None: their own.
     """
     vectors, queries = standardised(collection, queries)
-    if (how or geometry(*vectors.shape)) == "whitened":
+    if (geometry or geometry_of(*vectors.shape)) == "whitened":
         # on the CPU, because Apple's GPUs have no decomposition
         covariance = (vectors.T @ vectors / len(vectors)).cpu()  # (D, D)
         variances, directions = torch.linalg.eigh(covariance)
-        whitening = (directions / (variances + FLOOR).sqrt()).to(vectors.device)
+        whitening = (directions / (variances + RIDGE).sqrt()).to(vectors.device)
         return vectors @ whitening, queries @ whitening
     return vectors, queries
 
@@ -163,7 +163,7 @@ def knn_accuracy(
     temperature: float = TEMPERATURE,
     device: torch.device = CPU,
     image_hashes: Tensor | None = None,
-    how: str | None = None,
+    geometry: str | None = None,
 ) -> float:
     """Return the accuracy of k nearest neighbours, whose votes are exp(cosine / temperature).
 
@@ -178,10 +178,12 @@ def knn_accuracy(
         image_hashes: int64 (N,), for leave-one-out, where the test images are the images to search:
             each finds neither itself nor a copy, which has the same hash. All of them whiten, since
             that needs no label.
-        how: see `for_neighbours`.
+        geometry: see `for_neighbours`.
     """
     # unit vectors, whose products are cosines; in place, to save memory
-    train_features, features = for_neighbours(train_features.to(device), features.to(device), how)
+    train_features, features = for_neighbours(
+        train_features.to(device), features.to(device), geometry
+    )
     for vectors in (train_features, features):
         vectors.div_(vectors.norm(dim=1, keepdim=True).clamp(min=1e-12))
 

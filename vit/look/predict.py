@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vit.errors import CheckpointError
 from vit.evaluation.classification import view_logits, why_no_classifier
-from vit.evaluation.features import for_neighbours, geometry
+from vit.evaluation.features import for_neighbours, geometry_of
 from vit.isolation import eval_mode
 from vit.mae import Model
 from vit.progress import track
@@ -43,10 +43,10 @@ class Embeddings(NamedTuple):
 
 def require_head(model: Model) -> None:
     """Refuse a model that is no classifier."""
-    why = why_no_classifier(model)
-    if why:
+    reason = why_no_classifier(model)
+    if reason:
         source = model.origin.source if model.origin else "this model"
-        raise CheckpointError(f"{source}: {why}")
+        raise CheckpointError(f"{source}: {reason}")
 
 
 @torch.no_grad()
@@ -196,4 +196,4 @@ def nearest(features: Tensor, query: Tensor, count: int) -> Nearest:
     similarities[(collection == query).all(1)] = 1
     order = similarities.argsort(descending=True, stable=True)[:count]
     median = float(similarities.quantile(0.5))
-    return Nearest(order, similarities[order], median, geometry(*collection.shape))
+    return Nearest(order, similarities[order], median, geometry_of(*collection.shape))
