@@ -87,45 +87,6 @@ BASELINES = {
     "nearest_visible_patch": "the nearest visible patch",
 }
 """The baselines of scores, which need no training."""
-OLD_NAMES = {
-    "encoder_accuracy": "accuracy",
-    "raw_pixel_accuracy": "raw_pixels",
-    "test_accuracy": "accuracy",
-    "test_calibration_error": "expected_calibration_error",
-    "test_confusion": "confusion",
-}
-"""The names of measures and baselines until 0.1."""
-
-
-def read_scores(document: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """Return the scores in summary.json, in results.json, or of a shipped model, of any version."""
-    if "scores" in document:
-        return dict(document["scores"])
-
-    # until 0.1, scores stood at the top, those of summary.json under other names
-    methods = {method: document[method] for method, _ in MEASURES if method in document}
-    if document.get("neighbours"):
-        methods["knn"] = document["neighbours"]
-    if "test_loss" in document:
-        method = "head" if "test_accuracy" in document else "reconstruction"
-        loss = document["test_loss"]
-        methods[method] = {**document, "loss": loss, "cross_entropy": loss}
-        methods[method] |= document.get("test_loss_of_baselines", {})
-
-    # baselines were among a row's measures, and the number of images beside the data
-    data = document.get("data")
-    images = (data if isinstance(data, dict) else document).get("test_images", 0)
-    scores: dict[str, list[dict[str, Any]]] = {}
-    for method, rows in methods.items():
-        scores[method] = []
-        for old in rows if isinstance(rows, list) else [rows]:
-            row = {OLD_NAMES.get(name, name): value for name, value in old.items()}
-            row["baselines"] = {name: row[name] for name in BASELINES if name in row}
-            row["protocol"] = ""
-            if "mask" in row:
-                row["protocol"] = f"{row['mask']} mask, {row['ratio']:.0%} masked"
-            scores[method].append(row | {"images": images})
-    return scores
 
 
 def usual_scores(scores: Scores) -> dict[tuple[str, str], float]:

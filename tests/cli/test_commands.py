@@ -92,16 +92,16 @@ def test_the_package_is_the_command_too_and_train_a_program():
     assert said("train.py", "-h").startswith("usage: python train.py [--config FILE]")
 
 
-PROBED = {"linear": {"accuracy": 0.612}, "knn": {"accuracy": 0.5}, "tested_on": "test images"}
+PROBED = {"linear": [{"accuracy": 0.612}], "knn": [{"accuracy": 0.5}]}
 
 
 def test_models_says_what_comes_with_the_package(tmp_path, monkeypatch, called, light):
     save_model(
         tmp_path / "a", autoencoder(image_size=(8, 16)), NORMALIZE, (), "noise", dtype=torch.half
     )
-    elsewhere = PROBED | {"data": "other images", "linear": {"accuracy": 0.99}}
-    measured = [elsewhere, PROBED | {"data": "noise"}]
-    figures = {"test_loss": 0.50219, "measured": measured, "tested_on": "test images"}
+    better = PROBED | {"linear": [{"accuracy": 0.99}]}
+    measured = [{"scores": better, "data": "other images"}, {"scores": PROBED, "data": "noise"}]
+    figures = {"scores": {"reconstruction": [{"loss": 0.50219}]}, "measured": measured}
     change(tmp_path / "a", figures=figures)
     classifier = encoder(image_size=(8, 8), num_classes=3)
     save_model(tmp_path / "b", classifier, NORMALIZE, (), "odd\n\x1b[2Jname")

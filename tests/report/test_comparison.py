@@ -172,19 +172,3 @@ def test_command_prints_a_row_a_run(tmp_path, capsys, monkeypatch):
     (tmp_path / "one" / "summary.json").unlink()
     with pytest.raises(RunError, match="finish it with --resume"):
         read_finished(tmp_path / "one")
-
-
-def test_runs_of_the_version_before_are_read(tmp_path):
-    guesses = {"mean_of_visible_patches": 0.9, "nearest_visible_patch": 0.8}
-    run = finished(tmp_path / "run")
-    summary = json.loads((run / "summary.json").read_text())
-    del summary["scores"]
-    neighbours = {"k": 20, "bank": 9, "encoder_accuracy": 0.25, "raw_pixel_accuracy": 0.125}
-    summary |= {"test_loss": 0.5, "test_loss_of_baselines": guesses, "neighbours": neighbours}
-    (run / "summary.json").write_text(json.dumps(summary))
-    (row,) = compared(run)
-    assert (row["loss"], row["k-NN, standardised"]) == ("0.5000", "25.00%")
-    scores = read_finished(run).scores
-    assert scores["reconstruction"][0]["baselines"] == guesses
-    assert scores["knn"][0]["baselines"] == {"raw_pixels": 0.125}
-    assert [row["images"] for rows in scores.values() for row in rows] == [2000, 2000]

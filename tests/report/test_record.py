@@ -14,7 +14,7 @@ from vit.report.record import read_run
 @pytest.fixture
 def folder(tmp_path) -> Path:
     (tmp_path / "config.yaml").write_text("# a comment\naugment: {flip: 0.25}\n")
-    (tmp_path / "summary.json").write_text(json.dumps({"test_loss": 0.5, "content_hash": "own"}))
+    (tmp_path / "summary.json").write_text(json.dumps({"content_hash": "own"}))
     for name, mark in (("b/deep", "own"), ("a", "own"), ("other", "another")):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "results.json").write_text(json.dumps({"content_hash": mark}))

@@ -8,7 +8,7 @@ from typing import Any
 
 from vit.cli.outputs import aligned, print_json
 from vit.errors import one_line
-from vit.metrics import MEASURES, read_scores
+from vit.metrics import MEASURES
 from vit.pretrained import shipped, shipped_models
 
 COLUMNS = ("name", "what it is", "parameters", "MB", "trained on", "scores")
@@ -66,7 +66,7 @@ def best_scores(figures: dict[str, Any], data: str) -> Iterator[str]:
     documents.append(figures)
     for method, key in BEST:
         for document in documents:
-            usual = next(iter(read_scores(document).get(method, [])), {})
+            usual = next(iter(document.get("scores", {}).get(method, [])), {})
             if usual.get(key) is None:
                 continue
             measure = MEASURES[method, key]

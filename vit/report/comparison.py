@@ -9,7 +9,7 @@ from pathlib import Path
 
 from vit.config import spelled
 from vit.errors import RunError, one_line
-from vit.metrics import MEASURES, Measure, read_scores, usual_scores
+from vit.metrics import MEASURES, Measure, usual_scores
 from vit.report.record import RunRecord, read_run, tested_images_of
 
 TARGET = {
@@ -106,8 +106,7 @@ def scores_of(run: RunRecord, targets: Collection[str]) -> dict[str, tuple[Measu
         measure = MEASURES[method, key]
         name = measure.short
         if method == "knn":
-            # Until 0.1 all features were standardised
-            name += ", " + run.scores[method][0].get("geometry", "standardised")
+            name += f", {run.scores[method][0]['geometry']}"
         if method == "reconstruction":
             for setting in sorted(targets):
                 name += f", {setting} {spelled(run.settings[setting])}"
@@ -117,11 +116,9 @@ def scores_of(run: RunRecord, targets: Collection[str]) -> dict[str, tuple[Measu
     for results in run.results.values():
         settings = results["settings"]
         same_images = results["data"]["content_hash"] == run.data["content_hash"]
-        for row in read_scores(results).get("linear", []):
+        for row in results["scores"].get("linear", []):
             measure = MEASURES["linear", "accuracy"]
-            # Until 0.1 no layers stood side by side
-            name = f"{measure.short}, {'any' if settings['every_layer'] else 'last'} layer"
-            name += "s" if "layers" in row else ""
+            name = f"{measure.short}, {'any' if settings['every_layer'] else 'last'} layers"
             if same_images and settings["labels"] == 1:
                 scores.setdefault(name, (measure, row["accuracy"]))
     return scores

@@ -17,7 +17,7 @@ from vit.atomic import make_folder, write_text
 from vit.config import PRESETS, Config, flat_settings, pair, spelled
 from vit.errors import RunError, plural
 from vit.figures.document import data_uri, render_page
-from vit.metrics import read_scores, score_lines
+from vit.metrics import score_lines
 from vit.report.curves import curves_of
 from vit.report.record import RunRecord, tested_images_of
 from vit.report.scores import (
@@ -103,7 +103,6 @@ def report_page(record: RunRecord, out: Path | None = None) -> str:
         shown=pictures_of(record),
         explore=explore,
         score_lines=score_lines,
-        read_scores=read_scores,
         tested_images_of=tested_images_of,
         settings=[(key, spelled(value)) for key, value in settings.items()],
         changed=changed_settings(settings),

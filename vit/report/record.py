@@ -10,7 +10,7 @@ from typing import Any
 
 from vit.config import OBJECTIVES, Config, flat_settings
 from vit.errors import RunError, plural
-from vit.metrics import read_scores, usual_scores
+from vit.metrics import usual_scores
 from vit.runs import RunFiles, SampleImages, read_mapping, read_metrics, read_sample_images
 
 NOT_COMPARED = ("train.seed", "data.fallback")
@@ -55,7 +55,7 @@ class RunRecord:
     @cached_property
     def scores(self) -> dict[str, list[dict[str, Any]]]:
         """What was measured at the end, by method; empty if the run is not finished."""
-        return read_scores(self.summary)
+        return dict(self.summary.get("scores", {}))
 
     @property
     def usual_scores(self) -> dict[str, float]:
@@ -115,7 +115,7 @@ class RunRecord:
         identity["data"] = data.get("whole_content_hash", data["content_hash"])
         identity["counts"] = (data["train_images"], data["test_images"], data["tested_on"])
         for row in self.scores.get("knn", []):
-            identity["bank"] = (row.get("bank"), row.get("geometry", "standardised"))
+            identity["bank"] = (row.get("bank"), row.get("geometry"))
         return identity
 
 
