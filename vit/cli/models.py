@@ -66,7 +66,8 @@ def best_scores(figures: dict[str, Any], data: str) -> Iterator[str]:
     documents.append(figures)
     for method, key in BEST:
         for document in documents:
-            usual = next(iter(document.get("scores", {}).get(method, [])), {})
+            rows = document.get("scores", {}).get(method, [])
+            usual: dict[str, Any] = rows[0] if rows else {}
             if usual.get(key) is None:
                 continue
             measure = MEASURES[method, key]
