@@ -735,21 +735,6 @@ def test_transformers_returns_its_attention_within_the_block_as_outside(name):
 
 
 @torch.no_grad()
-def test_another_thread_gets_what_transformers_computes_eagerly():
-    model = model_named("transformers ViT")
-    model.set_attn_implementation("eager")
-    images = images_for(model)
-    outside = model(images, output_attentions=True)
-    with ThreadPoolExecutor(1) as pool, AttentionMaps(model) as maps:
-        other = pool.submit(torch.no_grad()(model), images, output_attentions=True).result()
-        model(images)
-        assert pool.submit(lambda: model.config._attn_implementation).result() == "eager"
-    assert torch.equal(other.last_hidden_state, outside.last_hidden_state)
-    assert all(map(torch.equal, other.attentions, outside.attentions))
-    assert maps.layers == [0, 1, 2]
-
-
-@torch.no_grad()
 def test_a_signal_may_stop_a_layer():
     class Stopped(BaseException):
         """As KeyboardInterrupt: torch calls no hook after it."""

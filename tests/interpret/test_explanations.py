@@ -1,7 +1,5 @@
 """Law: what a result depends on is what the papers define, one image and one layer at a time."""
 
-from threading import Thread
-
 import pytest
 import timm
 import torch
@@ -160,7 +158,6 @@ class Checkpointed(nn.Module):
 
 @pytest.mark.parametrize("how", ["reentrant", "not reentrant", "in segments", "timm"])
 def test_blocks_that_are_computed_twice_to_save_memory_are_computed_once(how):
-    """The model, and others in other threads, keep their gradient checkpointing."""
     images = torch.randn(2, 3, 8, 12)
     if how == "timm":
         settings = dict(img_size=(8, 12), patch_size=(4, 2), embed_dim=16, depth=2, num_heads=4)
@@ -178,23 +175,6 @@ def test_blocks_that_are_computed_twice_to_save_memory_are_computed_once(how):
     found = [relevance(model, images, 1), legrad(model, images, 1, head)]
     assert all(map(torch.equal, found, expected))
     assert vars(torch.utils.checkpoint) == before
-
-    # In another thread, meanwhile
-    calls = []
-
-    def again() -> None:
-        x = torch.ones(1, requires_grad=True)
-        twice = lambda x: calls.append(1) or x.exp()  # noqa: E731
-        checkpoint(twice, x, use_reentrant=how == "reentrant").sum().backward()
-
-    def score(logits: Tensor) -> Tensor:
-        thread = Thread(target=again)
-        thread.start()
-        thread.join()
-        return logits[:, 1]
-
-    relevance(model, images, score)
-    assert len(calls) == 2
 
 
 # --- Layers side by side -------------------------------------------------------------------------

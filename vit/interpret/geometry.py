@@ -105,26 +105,13 @@ class Geometry:
                     f"the grid is {rows} x {columns}, from 0"
                 )
             return self.num_prefix_tokens + row * columns + column
-        if query == "cls":
-            if not self.class_token:
-                raise AttentionError(
-                    "this model has no class token; name a patch by (row, column), or 'mean'"
-                )
-            return 0
-
-        # Registers stand between the class token and the patches
-        word, _, number = str(query).partition(" ")
-        if word != "register" or not number.isdecimal() or len(number) > 4:
-            raise AttentionError(
-                f"a query is 'cls', 'register N', 'mean' or (row, column), got {str(query)[:40]!r}"
-            )
-        # DeiT's distillation token counts as one
-        registers = self.num_prefix_tokens - self.class_token
-        if int(number) >= registers:
-            raise AttentionError(
-                f"this model has {registers} registers, counted from 0, and no {query}"
-            )
-        return self.class_token + int(number)
+        # Registers precede the patches; DeiT's distillation token is one
+        registers = range(self.num_prefix_tokens - self.class_token)
+        names = [*["cls"] * self.class_token, *(f"register {number}" for number in registers)]
+        if query not in names:
+            known = ["mean", "(row, column)", *names]
+            raise AttentionError(f"there is no token {query!r}; a query is {', '.join(known)}")
+        return names.index(query)
 
 
 def usual_query(encoder: Any) -> str | tuple[int, int]:

@@ -37,19 +37,17 @@ def attention_rollout(
             `w.amax(1, keepdim=True)` for the maximum over heads instead of their mean. Rows are
             scaled to sum to 1 before I is added; other code does not do so, and its rollouts of a
             maximum or minimum differ.
-        discard: fraction of each layer's smallest weights to leave out; the columns of prefix
-            tokens are kept.
+        discard: fraction below 1 of each layer's smallest weights to leave out; the columns of
+            prefix tokens are kept.
         num_prefix_tokens: class token and registers; needed to discard some of bare weights.
 
     Returns:
         (B, N, N): row = token, column = input token; rows sum to 1.
 
     Raises:
-        AttentionError: there is no layer, one has other queries than keys, `discard` is not from 0
-            to below 1, or the number of prefix tokens is unknown.
+        AttentionError: a layer has other queries than keys, or the number of prefix tokens is
+            unknown.
     """
-    if not 0 <= discard < 1:
-        raise AttentionError(f"discard is a fraction from 0 to below 1, got {discard}")
     layers: Sequence[Tensor]
     if isinstance(maps, AttentionMaps):
         weights = maps.weights
@@ -68,8 +66,7 @@ def attention_rollout(
     rollout: Tensor | None = None
     for layer in layers:
         rollout = rollout_step(rollout, layer, discard, num_prefix_tokens or 0)
-    if rollout is None:
-        raise AttentionError("a rollout needs the weights of at least one layer")
+    assert rollout is not None, "a rollout needs the weights of at least one layer"
     return rollout
 
 
@@ -184,8 +181,6 @@ def top_mass_mask(maps: Tensor, share: float = 0.6) -> Tensor:
     Returns:
         bool (B, h, rows, columns).
     """
-    if not 0 < share <= 1:
-        raise AttentionError(f"share is above 0 and at most 1, got {share}")
     # In double precision: rounding in the sums decides about no patch; on the CPU, because Apple's
     # GPUs have none
     flat = maps.cpu().double().nan_to_num().flatten(2)  # (B, h, L)
