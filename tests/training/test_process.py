@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from vit.errors import SIGNALS, Stopped
+from vit.errors import SIGNALS, RunError, Stopped
 from vit.training.distributed import SINGLE, Distributed
 from vit.training.process import StopRequests
 
@@ -61,6 +61,21 @@ def test_second_ctrl_c_within_the_loop_is_pythons_own():
         signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGINT)
     assert not isinstance(caught.value, Stopped)
+
+
+@pytest.mark.parametrize(
+    ("error", "ends_with"),
+    [
+        (RuntimeError("the compiler was killed"), Stopped),
+        (OSError(28, "No space left on device"), OSError),
+        (RunError("the folder was removed"), RunError),
+    ],
+)
+def test_what_a_signal_ends_with_the_run_is_no_error_and_what_is_not_saved_is(error, ends_with):
+    """Ctrl-C reaches every process of a terminal, the compiler of the first step among them."""
+    with StopRequests() as stop, pytest.raises(ends_with), stop.deferred():  # noqa: PT012
+        signal.raise_signal(signal.SIGINT)
+        raise error
 
 
 def test_signal_that_comes_while_processes_agree_is_not_lost():

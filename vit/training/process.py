@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from vit.errors import Stopped, received_by, stop
+from vit.errors import Stopped, UserError, received_by, stop
 
 if TYPE_CHECKING:
     from vit.training.distributed import Distributed
@@ -61,6 +61,12 @@ class StopRequests:
         self._deferring = True
         try:
             yield
+        except Exception as error:
+            # a terminal's Ctrl-C also ends the compiler that a step waits for: no error of its own;
+            # what could not be saved is one
+            if self.requested and not isinstance(error, (OSError, UserError)):
+                raise Stopped(self.requested) from error
+            raise
         finally:
             self._deferring = False
         if self.requested:
