@@ -6,7 +6,7 @@ second tells how strongly a matrix W reads the dimensions that W_E writes: the s
 result over its expected value for a random W of the same size. 1 is a random matrix; below 1 a
 matrix reads these dimensions less strongly than that, above 1 more strongly. What counts depends on
 how the dimensions are weighted: as W_E writes them (its rows), all alike (an orthonormal basis), or
-as patches vary (the first tokens of test images, around their mean). A finding is one that all
+as patches vary (the embeddings of test images, around their mean). A finding is one that all
 three share.
 
 *Limits.* The strength compares matrices, not what is done with the result. The positions, which are
