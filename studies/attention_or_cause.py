@@ -18,7 +18,7 @@ measured with all others in place.
 """
 
 # python -m studies attention-or-cause
-# Three models, 28 minutes on one thread. Expect: patches partly (a rank correlation of 0.64),
+# Three models, 28 minutes on one thread. Expect: patches partly (a rank correlation of 0.60),
 # heads not clearly.
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ patch of one image.
 
 # python -m studies identity-case
 # Nine models, 25 minutes on one thread, all shared with fixed-or-learned: with the same --out they
-# are trained once. Expect: a loss of 0.721, against 0.684 with the three matrices.
+# are trained once. Expect: a loss of 0.721, against 0.683 with the three matrices.
 
 from __future__ import annotations
 
