@@ -165,7 +165,7 @@ def sentence_of(error: Exception) -> str:
 
     # Too little memory, which torch reports as a RuntimeError
     if isinstance(error, MemoryError) or OUT_OF_MEMORY.search(str(error)):
-        advice = "use fewer images at once (train.batch_size, run.grad_accum_steps)"
+        advice = "use fewer images at once (train.batch_size)"
         return f"out of memory: {shortened(message)}; {advice} or a smaller model"
 
     # A library's, or a bug

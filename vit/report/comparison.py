@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from vit.config import spelled
+from vit.config import Config, flat_settings, spelled
 from vit.errors import RunError, one_line
 from vit.metrics import MEASURES, Measure, usual_scores
 from vit.report.record import RunRecord, read_run, tested_images_of
@@ -81,10 +81,12 @@ def compare_runs(runs: Sequence[RunRecord]) -> list[Row]:
 
 def different_settings(runs: Sequence[RunRecord]) -> list[str]:
     """Return the settings in which any two runs differ, in order."""
-    # A run of another version may lack some of them
-    keys = dict.fromkeys(key for run in runs for key in run.settings if key in run.identity)
-    # As JSON, because lists cannot be in a set
-    return [key for key in keys if len({json.dumps(run.identity.get(key)) for run in runs}) > 1]
+    different = []
+    for key in flat_settings(Config().to_dict()):
+        # As JSON, because lists cannot be in a set
+        if len({json.dumps(run.identity.get(key)) for run in runs}) > 1:
+            different.append(key)
+    return different
 
 
 def setting_cell(run: RunRecord, key: str) -> str:

@@ -136,8 +136,7 @@ def changed_settings(settings: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     defaults = flat_settings(Config().to_dict())
     changed = []
     for key, value in settings.items():
-        # A run of another version may have a setting that this one lacks
-        default = spelled(defaults[key]) if key in defaults else ""
+        default = spelled(defaults[key])
         if spelled(value) != default:
             changed.append((key, spelled(value), default))
     return changed
