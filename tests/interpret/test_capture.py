@@ -17,7 +17,7 @@ import transformers as hf
 from timm.layers import HybridEmbed
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 from timm.models.xcit import Xcit
-from tiny import autoencoder, seeded
+from tiny import autoencoder, randomize, seeded
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 from torch.optim.swa_utils import AveragedModel
@@ -200,28 +200,6 @@ def test_torchvisions_attention_is_captured_too():
     torch.testing.assert_close(maps.weights[1], weights, rtol=0, atol=1e-5)
 
 
-@torch.no_grad()
-def test_only_the_chosen_layers_are_kept_or_consumed_and_of_the_last_pass():
-    model = model_named("timm")
-    with AttentionMaps(model, layers=[-1, 0, 0]) as maps:
-        run(model, images_for(model, 5))
-        run(model, images_for(model, 2))
-    assert sorted(maps.weights) == [0, 2]
-    assert maps.weights[0].shape[0] == 2
-    assert maps.layer_weights(-1) is maps.weights[2]
-    absent = pytest.raises(AttentionError, match="no attention layer -4")
-    with absent, AttentionMaps(model, layers=[-4]):
-        run(model, images_for(model))
-    with pytest.raises(TypeError):  # of half a row would be a patch of another
-        maps.to_grid(query=(0.5, 0))
-
-    consumed = []
-    with AttentionMaps(model, consume=lambda layer, _: consumed.append(layer)) as maps:
-        run(model, images_for(model))
-    assert not maps.weights
-    assert consumed == [0, 1, 2]
-
-
 def test_fewer_maps_than_layers_raise():
     model = model_named("ours")
     maps = AttentionMaps(model)
@@ -231,74 +209,35 @@ def test_fewer_maps_than_layers_raise():
         pass
     assert not maps.weights
 
-    # A layer that computes attention without the fused function
-    model.blocks[1].attn.forward = lambda x, queries: (x @ x.transpose(1, 2)).softmax(-1) @ x
-    names_the_layer = pytest.raises(AttentionError, match=r"gave no maps: blocks\.1\.attn; ")
-    with names_the_layer, AttentionMaps(model):
-        model(images_for(model))
-
 
 @pytest.mark.slow
 def test_a_compiled_model_has_the_same_maps():
-    model, whole, part, old = (model_named("ours") for _ in range(4))
+    model = randomize(ours(depth=1)).eval()
     images = images_for(model)
+    (expected,) = maps_of(model, images)
+    whole, part, old, wrapped = (copy.deepcopy(model) for _ in range(4))
     whole.compile(backend="eager")
     old.compile(backend="eager")
     old(images)
-    for block in part.blocks:
-        block.attn.forward = torch.compile(block.attn.forward, backend="eager")
-    for compiled in (whole, part, old, torch.compile(model_named("ours"), backend="eager")):
+    part.blocks[0].attn.forward = torch.compile(part.blocks[0].attn.forward, backend="eager")
+    for compiled in (whole, part, old, torch.compile(wrapped, backend="eager")):
         for _ in range(2):
-            pairs = zip(maps_of(compiled, images), maps_of(model, images), strict=True)
-            for weights, expected in pairs:
-                torch.testing.assert_close(weights, expected, rtol=0, atol=1e-5)
+            (weights,) = maps_of(compiled, images)
+            torch.testing.assert_close(weights, expected, rtol=0, atol=1e-5)
 
 
 # --- Where the call stands -----------------------------------------------------------------------
 
 
 class Mixer(nn.Module):
-    """A layer of one's own that calls the fused kernel, without an axis of heads."""
+    """A layer of one's own that calls the fused kernel by a name of its own, without an axis of heads."""
 
     def __init__(self):
         super().__init__()
         self.qkv = nn.Linear(8, 24)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(*self.qkv(x).chunk(3, dim=-1))
-
-
-class Inherited(Mixer):
-    """The form of DINOv2's own MemEffAttention, which falls back on its parent."""
-
-    def forward(self, x: Tensor, bias: None = None) -> Tensor:
-        return super().forward(x)
-
-
-class Helper(Mixer):
-    """The form of DINOv3's own SelfAttention, which has a method `compute_attention`."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.compute(self.qkv(x))
-
-    def compute(self, qkv: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(*qkv.chunk(3, dim=-1))
-
-
-class Renamed(Mixer):
-    def forward(self, x: Tensor) -> Tensor:
         return sdpa(*self.qkv(x).chunk(3, dim=-1))
-
-
-class Decorated(Mixer):
-    @torch.autocast("cpu", enabled=False)
-    def forward(self, x: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(*self.qkv(x).chunk(3, dim=-1))
-
-
-class Lambda(Mixer):
-    def forward(self, x: Tensor) -> Tensor:
-        return (lambda *qkv: F.scaled_dot_product_attention(*qkv))(*self.qkv(x).chunk(3, dim=-1))
 
 
 class Core(nn.Module):
@@ -336,20 +275,18 @@ class AttentionNet(nn.Sequential):
     """The name of the whole says nothing of its layers."""
 
 
-PLACES = (Mixer, Inherited, Helper, Renamed, Decorated, Lambda, Outer, Normed)
-
-
 @torch.no_grad()
-@pytest.mark.parametrize("kind", PLACES)
-@pytest.mark.parametrize("chosen", [None, [-1], [-2], [0, -1], [1]])
+@pytest.mark.parametrize("kind", [Mixer, Outer, Normed])
+@pytest.mark.parametrize("chosen", [None, [-2], [0, -1]])
 def test_a_layer_is_where_the_call_happens(kind, chosen):
     model, x = AttentionNet(*(kind() for _ in range(3))), torch.randn(3, 5, 8)
     inputs = [x, model[0](x), model[:2](x)]
     expected, consumed = model(x), {}
     with AttentionMaps(model, chosen) as maps:
         torch.testing.assert_close(model(x), expected, rtol=0, atol=1e-6)
-    with AttentionMaps(model, chosen, consume=consumed.__setitem__):
+    with AttentionMaps(model, chosen, consume=consumed.__setitem__) as handed_out:
         model(x)
+    assert not handed_out.weights
     wanted = sorted({number % 3 for number in (range(3) if chosen is None else chosen)})
     assert list(maps.weights) == maps.layers == wanted
     assert maps.steps == [[number] for number in wanted]
@@ -462,26 +399,21 @@ def test_grids_and_the_mass_beside_them(name):
     mean, _ = maps.to_grid(1, query="mean")
     expected = weights[:, :, prefix:, prefix:].mean(2)
     torch.testing.assert_close(mean.flatten(2), expected, rtol=0, atol=1e-6)
-    absent = [(2, 0), "register 9", "register x"]
+    # of half a row would be a patch of another
+    absent = [(2, 0), (0.5, 0), "register 9", "register x"]
     if prefix:
         for token, query in enumerate(("cls", "register 0")):
             assert torch.equal(maps.to_grid(1, query)[0].flatten(2), weights[:, :, token, prefix:])
     else:
         absent.append("cls")
     for query in absent:
-        with pytest.raises(AttentionError):
+        with pytest.raises((AttentionError, TypeError)):
             maps.to_grid(1, query)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize(
-    "wrap",
-    [
-        nn.DataParallel,
-        nn.Sequential,
-        AveragedModel,
-        lambda model: nn.Sequential(AveragedModel(model)),
-    ],
+    "wrap", [nn.DataParallel, lambda model: nn.Sequential(AveragedModel(model))]
 )
 def test_a_wrapped_models_tokens_lie_as_its_own(wrap):
     model = model_named("ours, registers")
@@ -557,14 +489,14 @@ def test_of_two_blocks_in_one_model_the_outer_says_so():
     assert all(map(torch.equal, parts, whole.weights.values()))
 
 
-LAST = torch.tensor([4])
 # What reaches the kernel besides queries, keys and values; how many of 25 weights are then 0
+LAST = torch.tensor([4])
+NEIGHBOURS = torch.eye(5).roll(1, 0).bool() | torch.eye(5).bool()
+ADDED = torch.linspace(-3, 3, 25).view(5, 5).index_fill(0, LAST, float("-inf"))
 KERNEL_OPTIONS = {
-    "added": (dict(attn_mask=torch.linspace(-3, 3, 25).view(5, 5)), 0),
-    "allowed": (dict(attn_mask=torch.eye(5).roll(1, 0).bool() | torch.eye(5).bool()), 15),
+    "no key, allowed": (dict(attn_mask=NEIGHBOURS.index_fill(0, LAST, False)), 17),
+    "no key, added": (dict(attn_mask=ADDED), 5),
     "causal": (dict(is_causal=True), 10),
-    "no key": (dict(attn_mask=torch.arange(5)[:, None].expand(5, 5) > 0), 5),
-    "no key, added": (dict(attn_mask=torch.zeros(5, 5).index_fill(0, LAST, float("-inf"))), 5),
     "dropout": (dict(dropout_p=0.5), None),
 }
 
@@ -615,13 +547,9 @@ CAUSAL = torch.full((5, 5), float("-inf")).triu(1)
 PADDED = torch.tensor([[0.0] * 3 + [float("-inf")] * 2, [0.0] * 5])
 CALLS = {
     "mean": ({}, {}),
-    "each head": ({}, dict(average_attn_weights=False)),
-    "none": ({}, dict(need_weights=False)),
-    "causal": ({}, dict(attn_mask=CAUSAL, is_causal=True)),
+    "each head, with a key of its own": (dict(add_bias_kv=True), dict(average_attn_weights=False)),
     "causal, none": ({}, dict(attn_mask=CAUSAL, is_causal=True, need_weights=False)),
-    "padded": ({}, dict(key_padding_mask=PADDED)),
     "padded and causal": ({}, dict(key_padding_mask=PADDED, attn_mask=CAUSAL, is_causal=True)),
-    "with a key of its own": (dict(add_bias_kv=True), {}),
     "with a key of zeros": (dict(add_zero_attn=True), dict(attn_mask=CAUSAL)),
 }
 
@@ -651,14 +579,12 @@ def test_torchs_own_layer_returns_within_the_block_what_it_returns_outside(call)
         torch.testing.assert_close(maps.weights[0], weights[:1], rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("size", [(8, 12), (16, 20)])
-def test_maps_lie_on_the_grid_of_the_images_that_ran(size):
-    grid = (size[0] // 4, size[1] // 2)
+def test_maps_lie_on_the_grid_of_the_images_that_ran():
     dynamic = timms(dynamic_img_size=True).eval()
     with torch.no_grad(), AttentionMaps(dynamic) as maps:
-        dynamic.forward_features(torch.randn(2, 3, *size))
-    assert maps.geometry.grid_size == grid
-    assert maps.to_grid(-1, (grid[0] - 1, grid[1] - 1)).maps.shape == (2, 4, *grid)
+        dynamic.forward_features(torch.randn(2, 3, 16, 20))
+    assert maps.geometry.grid_size == (4, 10)
+    assert maps.to_grid(-1, (3, 9)).maps.shape == (2, 4, 4, 10)
 
 
 def test_layers_that_the_last_pass_skipped_keep_nothing_of_the_pass_before():
@@ -676,7 +602,6 @@ def test_attention_that_is_nan_raises():
         model.patch_embed.proj.weight.mul_(1e30)
         with pytest.raises(AttentionError, match="its attention is nan"), AttentionMaps(model):
             model(torch.randn(2, 3, 16, 16))
-    assert not any(module._forward_pre_hooks for module in model.modules())
 
 
 @torch.no_grad()

@@ -6,7 +6,7 @@ import torch
 import transformers as hf
 from tiny import randomize, wide_encoder
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+from torch.utils.checkpoint import checkpoint
 
 from vit.attention import attention_weights
 from vit.config import ViTConfig
@@ -65,20 +65,19 @@ def test_a_score_is_one_number_per_image():
 
 def test_measures_are_the_same_under_any_mode_of_torch():
     model, images = small_model(), torch.randn(2, 3, 8, 12)
-    weights = torch.randn(2, 3, 13, 13).softmax(-1)
-    expected = [relevance(model, images, 1, run_head(model)), attention_rollout([weights] * 2)]
+    expected = relevance(model, images, 1, run_head(model))
     for mode in (torch.no_grad, torch.inference_mode, lambda: torch.device("cpu")):
         with mode():
-            results = [relevance(model, images, 1, run_head(model))]
-            results.append(attention_rollout([weights] * 2))
-            assert all(map(torch.equal, results, expected))
+            assert torch.equal(relevance(model, images, 1, run_head(model)), expected)
 
     # Autocast computes the model in half precision, and what follows in full
+    weights = [torch.randn(2, 3, 13, 13).softmax(-1)] * 2
+    rollout = attention_rollout(weights)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         rough = relevance(model, images, 1, run_head(model))
-        assert torch.equal(attention_rollout([weights] * 2), expected[1])
+        assert torch.equal(attention_rollout(weights), rollout)
     assert rough.dtype is torch.float32
-    assert (rough - expected[0]).abs().max() < 0.05 * expected[0].abs().max()
+    assert (rough - expected).abs().max() < 0.05 * expected.abs().max()
 
 
 # --- LeGrad --------------------------------------------------------------------------------------
@@ -140,39 +139,30 @@ def test_legrad_of_other_libraries_models():
 class Checkpointed(nn.Module):
     """A small model that computes its blocks again in the backward pass."""
 
-    def __init__(self, how: str):
+    def __init__(self, reentrant: bool):
         super().__init__()
         self.model = small_model()
-        self.how = how
+        self.reentrant = reentrant
 
     def forward(self, images: Tensor) -> Tensor:
         model = self.model
         tokens = model.embed(model.patchify(images))
-        if self.how == "in segments":
-            tokens = checkpoint_sequential(model.blocks, 2, tokens, use_reentrant=False)
-        else:
-            for block in model.blocks:
-                tokens = checkpoint(block, tokens, use_reentrant=self.how == "reentrant")
+        for block in model.blocks:
+            tokens = checkpoint(block, tokens, use_reentrant=self.reentrant)
         return model.forward_head(model.norm(tokens))
 
 
-@pytest.mark.parametrize("how", ["reentrant", "not reentrant", "in segments", "timm"])
-def test_blocks_that_are_computed_twice_to_save_memory_are_computed_once(how):
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_blocks_that_are_computed_twice_to_save_memory_are_computed_once(reentrant):
     images = torch.randn(2, 3, 8, 12)
-    if how == "timm":
-        settings = dict(img_size=(8, 12), patch_size=(4, 2), embed_dim=16, depth=2, num_heads=4)
-        model = randomize(timm.models.VisionTransformer(**settings, num_classes=3)).eval()
-        plain, head = model, None
-    else:
-        model = Checkpointed(how).eval()
-        plain = model.model
-        head = lambda tokens: plain.forward_head(plain.norm(tokens))  # noqa: E731
-    run = None if how == "timm" else run_head(plain)
-    expected = [relevance(plain, images, 1, run), legrad(plain, images, 1)]
-    if how == "timm":
-        model.set_grad_checkpointing(True)
+    model = Checkpointed(reentrant).eval()
+    plain = model.model
+    expected = [relevance(plain, images, 1, run_head(plain)), legrad(plain, images, 1)]
     before = vars(torch.utils.checkpoint).copy()
-    found = [relevance(model, images, 1), legrad(model, images, 1, head)]
+    found = [
+        relevance(model, images, 1),
+        legrad(model, images, 1, lambda x: plain.forward_head(plain.norm(x))),
+    ]
     assert all(map(torch.equal, found, expected))
     assert vars(torch.utils.checkpoint) == before
 
@@ -270,12 +260,6 @@ def test_curves_and_areas_of_a_sum():
     area = (best.sum() - 0.5) / 6
     torch.testing.assert_close(curves.insertion_area[0], area)
     torch.testing.assert_close(curves.deletion_area[0], 1 - area)
-
-    # No order is better than the patches' own
-    for _ in range(20):
-        other = faithfulness(lambda x: x, images[:1], torch.rand(1, 2, 3), sum_of_patches)
-        assert other.insertion_area[0] <= area + 1e-6
-        assert other.deletion_area[0] >= 1 - area - 1e-6
 
 
 def test_steps_baselines_and_the_probability_of_a_class():

@@ -134,16 +134,11 @@ def test_the_fewest_patches_that_hold_a_share(share):
     maps = torch.rand(2, 3, 2, 6)
     maps[0, 0, 0, 0] = float("nan")
     mask = top_mass_mask(maps, share)
-    values = maps.nan_to_num().flatten(2)
-    for image in range(2):
-        for head in range(3):
-            chosen = mask[image, head].flatten()
-            inside = values[image, head][chosen]
-            total = values[image, head].sum()
-            assert inside.sum() >= share * total - 1e-6
-            assert inside.sum() - inside.min() < share * total + 1e-6
-            if (~chosen).any():
-                assert inside.min() >= values[image, head][~chosen].max()
+    values = maps.double().nan_to_num().view(6, 12)
+    for row, chosen in zip(values, mask.view(6, 12), strict=True):
+        held = row.sort(descending=True).values.cumsum(0)
+        fewest = 1 + int((held < share * held[-1]).sum())
+        assert set(row.topk(fewest).indices.tolist()) == set(chosen.nonzero()[:, 0].tolist())
     assert not mask[0, 0, 0, 0]
 
 
@@ -186,8 +181,7 @@ def test_ablation_of_a_masked_autoencoder_reaches_both_parts():
     assert model.training
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_does_not_overflow(dtype):
+def test_half_precision_does_not_overflow():
     """On images of 224 pixels the squared distances alone are beyond float16."""
     geometry = Geometry((14, 14), (16, 16), 1, True)
     weights = random_weights(1, 2, 197)
@@ -196,7 +190,7 @@ def test_half_precision_does_not_overflow(dtype):
         attention_entropy,
         lambda w: attention_rollout([w, w]),
     ):
-        half = measure(weights.to(dtype))
+        half = measure(weights.half())
         assert torch.isfinite(half).all()
         torch.testing.assert_close(half, measure(weights), rtol=0.02, atol=1e-3)
 
@@ -204,10 +198,9 @@ def test_half_precision_does_not_overflow(dtype):
 # --- Means over a data set -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("settings", "batch"), [(dict(registers=2), 3), ({}, 7)], ids=str)
-def test_batches_add_up_to_the_whole(settings, batch):
-    model, images = wide_encoder(**settings), torch.randn(7, 3, 8, 12)
-    means = attention_statistics(model.train(), images.split(batch), layers=[-1, 0])
+def test_batches_add_up_to_the_whole():
+    model, images = wide_encoder(registers=2), torch.randn(7, 3, 8, 12)
+    means = attention_statistics(model.train(), images.split(3), layers=[-1, 0])
     assert model.training
     assert (means.images, means.layers.tolist()) == (7, [0, 2])
     with torch.no_grad(), AttentionMaps(model.eval()) as maps:
