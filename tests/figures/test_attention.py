@@ -13,7 +13,7 @@ from tiny import rendered, seeded
 
 from vit.figures.attention import attention_figure, dimmed, masked_figure, strongest_figure
 from vit.figures.mosaic import MARGIN, MARK
-from vit.figures.scale import AROUND_UNIFORM, PALETTE, Scale
+from vit.figures.scale import AROUND_UNIFORM, Scale
 from vit.figures.style import COLOURS
 
 GRID = (3, 5)
@@ -125,11 +125,8 @@ def test_a_scale_is_shared_or_the_rows_own():
 
 
 def test_a_logarithmic_scale_has_equal_steps_for_equal_factors():
-    scale = Scale(np.array([0.001, 0.01, 0.1, 1.0]), share=False, log=True)
-    steps = np.diff(scale.places(np.array([0.003, 0.03, 0.3])))
-    assert np.allclose(steps, steps[0])
-    around = Scale(np.array([0.01, 1.0, 100.0]), share=True, log=True)
-    found = around.places(np.array([0.1, 1.0, 10**0.5, 10.0, 10**1.5]))
+    scale = Scale(np.array([0.01, 1.0, 100.0]), share=True, log=True)
+    found = scale.places(np.array([0.1, 1.0, 10**0.5, 10.0, 10**1.5]))
     assert found[1] == pytest.approx(0.5)
     assert np.allclose(np.diff(found[1:]), found[2] - found[1])
 
@@ -153,11 +150,10 @@ def test_outliers_do_not_stretch_the_scale_and_are_told():
 
 
 def test_lightness_falls_on_both_sides_of_uniform_so_that_each_colour_is_one_value():
-    for colours, middle in ((PALETTE, 0), (SHARES, 256)):
-        light = (colours / 255) ** 2.2 @ [0.2126, 0.7152, 0.0722]
-        assert (np.diff(light[middle:]) <= 0).all()
-        assert (np.diff(light[:middle]) >= 0).all()
-        assert len(np.unique(colours, axis=0)) > 250
+    light = (SHARES / 255) ** 2.2 @ [0.2126, 0.7152, 0.0722]
+    assert (np.diff(light[256:]) <= 0).all()
+    assert (np.diff(light[:256]) >= 0).all()
+    assert len(np.unique(SHARES, axis=0)) > 250
     cool, warm = SHARES[:250].astype(int), SHARES[262:].astype(int)
     assert (cool[:, 2] > cool[:, 0]).all()
     assert (warm[:, 0] > warm[:, 2]).all()

@@ -16,6 +16,7 @@ from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select, WebDriverWait
 from tiny import seeded, weights_of
+from torch.nn.functional import pad
 
 from vit.errors import UserError
 from vit.figures import Moment, explore_page
@@ -35,8 +36,9 @@ PATIENCE = 60
 INDEX = {tuple(colour): index for index, colour in enumerate(TABLE.tolist())}
 
 
-def attention(heads: int, tokens: int, seed: int = 0, sharpness: float = 2.0) -> torch.Tensor:
-    noise = torch.randn(heads, tokens, tokens, generator=seeded(seed))
+def attention(*shape: int, seed: int = 0, sharpness: float = 2.0) -> torch.Tensor:
+    """Weights (..., tokens, tokens)."""
+    noise = torch.randn(*shape, shape[-1], generator=seeded(seed))
     return (noise * sharpness).softmax(-1)
 
 
@@ -53,17 +55,11 @@ def example(
     visible = tokens - (int(hidden[0].sum()) if masked else 0)
 
     def moment(number: int) -> Moment:
-        seeds = [1000 * number + 100 * i for i in range(images)]
-        weights, decoder, filled = {}, {}, None
-        for layer in range(layers):
-            weights[layer] = torch.stack(
-                [attention(heads, visible, seed + layer) for seed in seeds]
-            )
+        seed = 1000 * number
+        weights = {n: attention(images, heads, visible, seed=seed + n) for n in range(layers)}
+        decoder, filled = {}, None
         if masked:
-            for layer in range(2):
-                decoder[layer] = torch.stack(
-                    [attention(heads + 1, tokens, seed + 50 + layer) for seed in seeds]
-                )
+            decoder = {n: attention(images, heads + 1, tokens, seed=seed + 50 + n) for n in (0, 1)}
             filled = (255 - pixels) // (number + 1) / 255
         return Moment(f"epoch {number}", weights, decoder, filled)
 
@@ -81,23 +77,12 @@ def example(
     )
 
 
-def page_of(arguments: dict, **changes) -> str:
-    arguments = arguments | changes
-    return explore_page(**arguments)
-
-
 # ---- The coding ------------------------------------------------------------------------------------------------------
 
-ROWS = {
-    "soft": attention(3, 65),
-    "sharp": attention(3, 65, sharpness=8),
-    "many tokens": attention(1, 500),
-    "two tokens": torch.tensor([[0.1, 0.9]]),
-    "bfloat16": attention(2, 33).bfloat16(),
-}
+ROWS = [attention(3, 65, sharpness=8), attention(1, 500), attention(2, 33).bfloat16()]
 
 
-@pytest.mark.parametrize("weights", ROWS.values(), ids=ROWS)
+@pytest.mark.parametrize("weights", ROWS, ids=["sharp", "many tokens", "bfloat16"])
 def test_codes_keep_row_sums_and_are_off_by_less_than_a_step(weights):
     decoded = weights_of(codes_of(weights))
     exact = weights.double() / weights.double().sum(-1, keepdim=True)
@@ -112,21 +97,17 @@ def test_codes_keep_row_sums_and_are_off_by_less_than_a_step(weights):
 
 def test_a_page_that_is_too_large_is_refused():
     with pytest.raises(UserError, match=r"above 0\.01 MB; leave out some of its 2 layers"):
-        page_of(example(), limit=10_000)
+        explore_page(**example(), limit=10_000)
 
 
 def test_the_page_opens_on_the_most_concentrated_head_that_follows_the_image():
     """Of heads that look at the patch itself, at one place in every image, and at an object of each image."""
     patches = torch.eye(36)
-    shown = []
-    for seed in range(3):
-        heads = []
-        seeks = torch.randperm(36, generator=seeded(seed))[:3]
-        for keys in (patches, patches[20].expand(36, -1), patches[seeks].mean(0).expand(36, -1)):
-            heads.append(torch.full((37, 37), 1 / 37))
-            heads[-1][1:] = torch.cat([torch.full((36, 1), 0.05), 0.95 * keys], dim=1)
-        shown.append(torch.stack(heads))
-    own, place, thing = torch.stack(shown).split(1, dim=1)
+    objects = [patches[torch.randperm(36, generator=seeded(seed))[:3]] for seed in range(3)]
+    own, place, thing = (
+        pad(0.95 * keys.expand(3, 36, 36), (1, 0, 1, 0), value=0.05)[:, None]
+        for keys in (patches, patches[20], torch.stack(objects).mean(1, keepdim=True))
+    )
     layers = {0: torch.cat([own, own], 1), 1: torch.cat([place, thing], 1)}
     assert opening(layers, 1, (6, 6)) == (1, 1)
     # none qualifies: the mean of the last layer
@@ -143,9 +124,7 @@ class Page:
         self.driver, self._path = driver, folder / "page.html"
 
     def open(self, arguments: dict, link: str = "") -> "Page":
-        return self.open_text(page_of(arguments), link)
-
-    def open_text(self, text: str, link: str = "") -> "Page":
+        text = explore_page(**arguments)
         self._path.write_text(text, encoding="utf-8")
         self.driver.get("about:blank")
         self.driver.get(self._path.as_uri() + (f"{link}&held=1" if link else ""))
@@ -360,9 +339,9 @@ def test_hostile_names_stay_text(page):
         title=" ".join(HOSTILE),
         facts=[(name, name) for name in HOSTILE],
     )
-    text = page_of(arguments)
+    text = explore_page(**arguments)
     assert not set("\u2028\u202e\x00\udcff") & set(text)
-    page.open_text(text)
+    page.open(arguments)
     options = [option.text for option in Select(page["image"]).options]
     assert options[:3] == HOSTILE[:3]
     assert page.driver.find_elements(By.TAG_NAME, "img") == []

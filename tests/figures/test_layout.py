@@ -52,16 +52,14 @@ def rand(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.rand(*shape, generator=seeded(seed))
 
 
-def maps(count: int, panels: int, rows: int = 3, columns: int = 5) -> torch.Tensor:
-    return (4 * rand(count, panels, rows * columns)).softmax(-1).unflatten(-1, (rows, columns))
+def maps(count: int, panels: int) -> torch.Tensor:
+    return (4 * rand(count, panels, 15)).softmax(-1).unflatten(-1, (3, 5))
 
 
-def attention(count: int, panels: int, grid: tuple[int, int] = (3, 5), **options):
+def attention(count: int, panels: int, **options):
     names = ["mean of heads", *(f"head {head}" for head in range(panels - 1))]
-    images = rand(count, 3, 4 * grid[0], 4 * grid[1])
-    return draw.attention_figure(
-        images, maps(count, panels, *grid), names, ["one"] * count, *T, **options
-    )
+    images = rand(count, 3, 12, 20)
+    return draw.attention_figure(images, maps(count, panels), names, ["one"] * count, *T, **options)
 
 
 def masked():
@@ -74,16 +72,10 @@ def masked():
     )
 
 
-def reconstruction(count: int, size: tuple[int, int] = (16, 16)):
-    labels = list(itertools.islice(itertools.cycle(HOSTILE), count))
-    images = rand(count, 3, *size)
-    return draw.reconstruction_figure(images, 1 - images, rand(count, 1, *size) > 0.5, labels, *T)
-
-
-def sheet(parts: bool):
+def sheet():
+    """Images under hostile names, beside the parts of their pixels."""
     images = (255 * rand(len(HOSTILE), 3, 16, 16)).to(torch.uint8)
-    of_pixels = torch.ones(len(HOSTILE), 16, 16, dtype=torch.uint8) if parts else None
-    return draw.sheet_figure(images, HOSTILE, *T, 3, of_pixels, ["sky", "road"] if parts else [])
+    return draw.sheet_figure(images, HOSTILE, *T, 3, images[:, 0] % 2, ["sky", "road"])
 
 
 METRICS = [
@@ -109,12 +101,13 @@ FIGURES = {
         dict.fromkeys(MATRICES, dict.fromkeys(QUANTITIES, rand(8, 3))),
         *T,
     ),
-    "12 heads": lambda: attention(1, 13, (14, 14), masses=rand(1, 13), scale="log"),
     "hostile names": lambda: draw.attention_figure(
         rand(4, 3, 12, 20), maps(4, 8), HOSTILE, HOSTILE[4:], "$", "\n", unit=HOSTILE[-1]
     ),
-    "reconstruction of 16": lambda: reconstruction(16),
-    "sheet with parts": lambda: sheet(True),
+    "reconstruction of 16": lambda: draw.reconstruction_figure(
+        rand(16, 3, 16, 16), rand(16, 3, 16, 16), rand(16, 1, 16, 16) > 0.5, HOSTILE * 2, *T
+    ),
+    "sheet with parts": sheet,
     "three curves": lambda: draw.curves_figure(
         METRICS, [LOSS, Curve("accuracy", "loss", share=True), HELD], *T
     ),
@@ -149,11 +142,6 @@ FIGURES = {
         [HOSTILE[-3:]] * 2,
         *T,
     ),
-}
-# one of each module that draws
-EQUAL = {
-    name: FIGURES[name]
-    for name in ("masked", "sheet with parts", "three curves", "dynamics", "confusion", "pairs")
 }
 
 
@@ -196,20 +184,6 @@ def test_no_text_overlaps_another_or_leaves_the_page(name):
         assert not any(box.overlaps(axes.get_tightbbox()) for axes in seen)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", EQUAL)
-@pytest.mark.filterwarnings("ignore:Glyph")
-def test_equal_figures_are_equal_files(name, tmp_path):
-    for kind in ("png", "svg", "pdf") if "masked" in name else ("png",):
-        for path in (tmp_path / f"one.{kind}", tmp_path / f"two.{kind}"):
-            save_figure(EQUAL[name](), path)
-        assert (tmp_path / f"one.{kind}").read_bytes() == (tmp_path / f"two.{kind}").read_bytes()
-    picture = imread(tmp_path / "one.png")[..., :3]
-    assert picture.std() > 0.01
-    for edge in (picture[0], picture[-1], picture[:, 0], picture[:, -1]):
-        assert (edge == 1).all()  # nothing runs over it
-
-
 @pytest.mark.parametrize(
     "text", ["short", "x" * 500, "several words of a name " * 9, "\u202egpj.exe", "日本" * 40]
 )
@@ -224,13 +198,26 @@ def test_text_is_cut_and_wrapped_by_its_width(text):
     )
 
 
-def test_text_in_vector_files_is_text_and_no_font_is_missed(tmp_path, caplog):
-    for kind in ("svg", "pdf"):
-        save_figure(attention(1, 2), tmp_path / f"map.{kind}")
-    svg = (tmp_path / "map.svg").read_text()
-    assert "<text" in svg
-    assert "head 0" in svg
-    pdf = (tmp_path / "map.pdf").read_bytes()
-    assert b"/Type3" not in pdf
-    assert b"/CIDFontType2" in pdf
-    assert not caplog.records
+@pytest.mark.slow
+def test_equal_figures_are_equal_files_whose_text_is_text(tmp_path, caplog):
+    """The solver that lays out charts gives other last digits each time."""
+
+    def save(folder):
+        folder.mkdir()
+        for kind in ("png", "svg", "pdf"):
+            save_figure(attention(1, 2), folder / f"map.{kind}")
+        save_figure(FIGURES["dynamics"](), folder / "chart.png")
+        return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+    files = save(tmp_path / "one")
+    assert save(tmp_path / "two") == files
+    assert b"<text" in files["map.svg"]
+    assert b"head 0" in files["map.svg"]
+    assert b"/Type3" not in files["map.pdf"]
+    assert b"/CIDFontType2" in files["map.pdf"]
+    assert not caplog.records  # no font is missed
+    for name in ("map.png", "chart.png"):
+        picture = imread(tmp_path / "one" / name)[..., :3]
+        assert picture.std() > 0.01
+        for edge in (picture[0], picture[-1], picture[:, 0], picture[:, -1]):
+            assert (edge == 1).all()  # nothing runs over it
