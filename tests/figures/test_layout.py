@@ -20,8 +20,6 @@ from studies.figures import (
     Panel,
     arms_figure,
     layers_figure,
-    pairs_figure,
-    pasted_figure,
     scatter_figure,
     shares_figure,
 )
@@ -68,7 +66,7 @@ def masked():
     images, names = rand(4, 3, 12, 20), ["layer 0, mean", "layer 1, mean"]
     patches = [(2, 3)] * 4
     return draw.masked_figure(
-        images, hidden, 1 - images, maps(4, 2), patches, names, HOSTILE[4:], *T
+        images, hidden, 1 - images, maps(4, 2), patches, names, HOSTILE[4:], *T, scale="log"
     )
 
 
@@ -130,18 +128,6 @@ FIGURES = {
         *T,
     ),
     "shares": lambda: shares_figure([Panel("a long title of a panel " * 3, SHARES)] * 2, *T),
-    "pairs": lambda: pairs_figure(
-        ["head $0$"], {"all": (rand(1, 2, 2, 3, 4, 4), [["12%", "3%"]])}, ("asks", "is found"), *T
-    ),
-    "pasted": lambda: pasted_figure(
-        [rand(3, 3, 8, 8)] * 2,
-        (1, 0),
-        (2, 2),
-        ["a wheel", "a ball"],
-        HOSTILE[-3:],
-        [HOSTILE[-3:]] * 2,
-        *T,
-    ),
 }
 
 
@@ -171,7 +157,6 @@ def test_no_text_overlaps_another_or_leaves_the_page(name):
     for text, box in boxes:
         assert page.x0 <= box.x0 < box.x1 <= page.x1, text
         assert page.y0 <= box.y0 < box.y1 <= page.y1, text
-        assert sum(to_rgb(text.get_color())) <= 1.2 or "confusion" in name, text  # ink on its paper
     straight = [(text, box) for text, box in boxes if text.get_rotation() % 90 == 0]
     for (one, first), (other, second) in itertools.combinations(straight, 2):
         wide = min(first.x1, second.x1) - max(first.x0, second.x0)
