@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shlex
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,32 +31,24 @@ from vit.masking import Mask, mask_from_noise, num_keep
 
 SIZES = dict(image_size=(12, 16), depth=3)
 CLASSES = ("cat", "dog", "<b>cow")
-TWO_BLOCKS = DecoderConfig(dim=16, depth=2, num_heads=2)
-FOUR_HEADS = DecoderConfig(dim=16, depth=2, num_heads=4)
+DECODER = DecoderConfig(dim=16, depth=2, num_heads=4)
 
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory) -> Path:
-    """A folder with encoders, autoencoders, a run with snapshots that differ and the same unfinished, images, and classes."""
+    """A folder with encoders, autoencoders, images, and classes."""
     place = tmp_path_factory.mktemp("models")
     torch.manual_seed(0)
 
     for name, classes, model in (
         ("encoder", CLASSES, encoder(**SIZES, num_classes=3, registers=2, global_pool="token")),
-        ("mae", CLASSES, autoencoder(True, TWO_BLOCKS, **SIZES)),
+        ("mae", CLASSES, autoencoder(True, DECODER, **SIZES)),
         ("mean", CLASSES, encoder(**SIZES, num_classes=3, global_pool="avg")),
-        ("bare", (), autoencoder(True, TWO_BLOCKS, **SIZES, class_token=False)),
-        ("registers", (), autoencoder(False, FOUR_HEADS, **SIZES, registers=2)),
+        ("bare", (), autoencoder(True, DECODER, **SIZES, class_token=False)),
+        ("registers", (), autoencoder(False, DECODER, **SIZES, registers=2)),
         ("plain", (), encoder(**SIZES, class_token=False)),
-        ("run", (), autoencoder(**SIZES)),
     ):
         save_model(place / name, randomize(model, 0.3), NORMALIZE, classes, "pictures")
-    for step in (0, 5, 20):
-        model = randomize(autoencoder(**SIZES), 0.1 + step / 40)
-        snapshot = place / "run" / "snapshots" / f"step-{step:08d}"
-        save_model(snapshot, model, NORMALIZE, dtype=torch.float16)
-    shutil.copytree(place / "run", place / "training")
-    (place / "training" / "model.safetensors").unlink()
     for number, name in enumerate(("one", "two")):
         to_pil_image(noise(1, number, (30, 40))[0]).save(place / f"{name}.png")
     for number, name in enumerate(("cat", "dog")):

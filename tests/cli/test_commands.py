@@ -8,12 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 from forks import Forks
 from small import change
 from tiny import NORMALIZE, autoencoder, encoder
 
-import vit
 from vit.checkpoints import save_model
 from vit.cli import COMMANDS
 
@@ -83,28 +81,16 @@ def test_a_model_is_loaded_and_trained_without_the_libraries_of_others():
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
 
 
-def test_the_package_is_the_command_too_and_train_a_program():
-    def said(*words):
-        command = [sys.executable, *words]
-        return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-
-    assert said("-m", "vit", "--version") == f"vit {vit.__version__}\n"
-    assert said("train.py", "-h").startswith("usage: python train.py [--config FILE]")
-
-
 PROBED = {"linear": [{"accuracy": 0.612}], "knn": [{"accuracy": 0.5}]}
 
 
 def test_models_says_what_comes_with_the_package(tmp_path, monkeypatch, called, light):
-    save_model(
-        tmp_path / "a", autoencoder(image_size=(8, 16)), NORMALIZE, (), "noise", dtype=torch.half
-    )
+    save_model(tmp_path / "a", autoencoder(), NORMALIZE, (), "noise")
     better = PROBED | {"linear": [{"accuracy": 0.99}]}
     measured = [{"scores": better, "data": "other images"}, {"scores": PROBED, "data": "noise"}]
     figures = {"scores": {"reconstruction": [{"loss": 0.50219}]}, "measured": measured}
     change(tmp_path / "a", figures=figures)
-    classifier = encoder(image_size=(8, 8), num_classes=3)
-    save_model(tmp_path / "b", classifier, NORMALIZE, (), "odd\n\x1b[2Jname")
+    save_model(tmp_path / "b", encoder(num_classes=3), NORMALIZE, (), "odd\n\x1b[2Jname")
     head = [{"protocol": "", "images": 9999, "accuracy": 0.9312, "baselines": {}}]
     figures = {"scores": {"head": head}, "tested_on": "held-out training images"}
     change(tmp_path / "b", figures=figures)
@@ -112,13 +98,10 @@ def test_models_says_what_comes_with_the_package(tmp_path, monkeypatch, called, 
     done = light(
         "models", f"import pathlib, vit.pretrained as p; p.FOLDER = pathlib.Path('{tmp_path}')"
     )
-    for row, parts in zip(done.stdout.splitlines()[1:3], (
-        ("a ", "width 16 x 2 layers, patch 4 x 4, image 8 x 16, decoder 16 x 1", "noise",
-         "loss 0.5022, linear probe 61.20%, k-NN 50.00%"),
-        ("b ", "image 8 x 8, 3 classes", "odd \\x1b[2Jname", "93.12% on held-out training images"),
-    ), strict=True):  # fmt: skip
-        for part in parts:
-            assert part in row, part
+    mae, classifier = done.stdout.splitlines()[1:3]
+    assert "loss 0.5022, linear probe 61.20%, k-NN 50.00%" in mae
+    assert "odd \\x1b[2Jname" in classifier
+    assert "93.12% on held-out training images" in classifier
 
     monkeypatch.setattr("vit.pretrained.FOLDER", tmp_path)
     known = json.loads(called("models --json")[1])

@@ -27,35 +27,33 @@ LINES = {
     "data": "scenes --data.limit 20 --out sheet.png",
     "checkpoint inspect": "run",
     "models": "",
-    "predict": "vit-tiny-p4-cifar10-finetuned photo.png",
-    "similar": "run photo.png photos",
+    "predict": "vit-tiny-p4-cifar10-finetuned one.png",
+    "similar": "run one.png data",
     "evaluate": "run scenes --limit 20 --method knn",
     "report": "run --out page.html",
     "compare": "run",
 }
 WRITERS = {
     "data scenes --data.limit 20 --out {}": "there.png",
-    "predict vit-tiny-p4-cifar10-finetuned photo.png --csv {}": "there.csv",
+    "predict vit-tiny-p4-cifar10-finetuned one.png --csv {}": "there.csv",
     "embed run scenes --limit 5 --out {}": "there.npz",
-    "similar run photo.png photos --out {}": "there.html",
-    "explore run photo.png --out {}": "there.html",
-    "explore run photo.png --numbers --out there/page.html": "there/page.npz",
+    "similar run one.png data --out {}": "there.html",
+    "explore run one.png --out {}": "there.html",
+    "explore run one.png --numbers --out there/page.html": "there/page.npz",
     "evaluate run scenes --limit 20 --out there": "there/confusion.png",
-    "attention run photo.png --out there": "there/attention.npz",
+    "attention run one.png --out there": "there/attention.npz",
 }
 """Commands, and a file that each would write."""
 
 
 @pytest.fixture
 def place(models, tmp_path_factory, monkeypatch):
-    """The working folder, with a finished run and a photograph."""
+    """The working folder: a copy of `models`, and a finished run."""
     place = tmp_path_factory.getbasetemp() / "laws"
     if not place.exists():
+        shutil.copytree(models, place)
         with without_pictures():
             assert main([*SMALL.split(), str(place / "run")]) == 0
-        shutil.copy(models / "one.png", place / "photo.png")
-        (place / "photos").mkdir()
-        shutil.copy(models / "one.png", place / "photos")
     monkeypatch.chdir(place)
     return place
 
@@ -87,7 +85,7 @@ def test_nothing_is_replaced_unasked_nor_computed_where_it_cannot_be_written(lin
     for name, said, code in (
         ("there.odd", "name a file that ends in ", 2),
         (f"{'x' * 300}{file.suffix}", "File name too long", 1),
-        (f"photo.png/there{file.suffix}", "not a folder to write to", 2),
+        (f"one.png/there{file.suffix}", "not a folder to write to", 2),
     ):
         if "{}" in line:
             assert said in refused(*line.format(name).split(), code=code)
@@ -98,9 +96,9 @@ def test_nothing_is_replaced_unasked_nor_computed_where_it_cannot_be_written(lin
 @pytest.mark.parametrize(
     "line",
     [
-        "data photos --out photos/sheet.png",
-        "evaluate vit-tiny-p4-cifar10 photos --out photos/look",
-        "attention vit-tiny-p4-cifar10 photos --out run/../photos/look",
+        "data data --out data/sheet.png",
+        "evaluate vit-tiny-p4-cifar10 data --out data/look",
+        "attention vit-tiny-p4-cifar10 data --out run/../data/look",
     ],
 )
 def test_no_picture_is_written_where_it_would_be_an_image_of_the_data(line, place, refused):
@@ -112,16 +110,18 @@ def test_no_picture_is_written_where_it_would_be_an_image_of_the_data(line, plac
     refuse_among_images(place / "run" / "evaluation", str(place))
 
 
-@pytest.mark.parametrize("command", ["predict", "similar", "evaluate"])
+@pytest.mark.parametrize(
+    "command",
+    ["predict", "similar", "evaluate", "attention --method distance --count 99 --out look"],
+)
 def test_images_that_cannot_be_read_are_left_out_on_request(
-    command, models, tmp_path, called, caplog
+    command, models, tmp_path, called, caplog, unpainted, monkeypatch
 ):
+    monkeypatch.chdir(tmp_path)
     shutil.copytree(models / "data", tmp_path / "data")
     (tmp_path / "data" / "cat" / "bad.png").write_text("no image")
     image = models / "one.png" if command == "similar" else ""
-    code, said, _ = called(
-        command, models / "encoder", image, tmp_path / "data", "--on-bad-image skip"
-    )
+    code, said, _ = called(command, models / "encoder", image, "data --on-bad-image skip")
     assert code == 0
     assert "bad.png" in said + caplog.text
 

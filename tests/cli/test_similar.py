@@ -7,6 +7,9 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
+
+from vit.look.predict import nearest
 
 
 @pytest.fixture
@@ -24,29 +27,26 @@ def page_of(called, models, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["mae", "encoder", "bare"])
-def test_it_is_the_search_in_numpy_over_the_features_of_vit_embed(
-    name, models, tmp_path, monkeypatch, called
-):
+def test_it_is_the_search_in_the_features_of_vit_embed(name, models, tmp_path, monkeypatch, called):
     monkeypatch.chdir(models)
     path = tmp_path / "features.npz"
     assert called("embed", name, "data --out", path)[0] == 0
     found = np.load(path)
     query = found["files"].tolist().index("dog/5.png")
-    vectors = found["pooled"].astype(np.float64)
-    vectors = (vectors - vectors.mean(0)) / vectors.std(0)  # too few to whiten
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    cosines = vectors @ vectors[query]
-    order = np.argsort(-cosines)
+    pooled = torch.from_numpy(found["pooled"])
+    expected = nearest(pooled, pooled[query], 99)
 
     line = f"similar {name} data/dog/5.png data --count 99 --json"
     code, said, error = called(line)
     assert (code, error) == (0, "")
     answer = json.loads(said)
     assert answer["images"] == 24
-    assert answer["median"] == pytest.approx(np.median(cosines), abs=1e-6)
-    assert [row["file"] for row in answer["neighbours"]] == found["files"][order].tolist()
+    assert answer["median"] == pytest.approx(expected.median, abs=1e-6)
+    assert [row["file"] for row in answer["neighbours"]] == found["files"][
+        expected.numbers
+    ].tolist()
     similarities = [row["similarity"] for row in answer["neighbours"]]
-    np.testing.assert_allclose(similarities, cosines[order], atol=1e-6)
+    np.testing.assert_allclose(similarities, expected.similarities, atol=1e-6)
 
     # Features of `vit embed` give the same, but not those of other weights
     again = json.loads(called(line, "--features", path)[1])

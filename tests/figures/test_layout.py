@@ -46,8 +46,8 @@ HOSTILE = [
 T = ("Title $", "subtitle " * 40)
 
 
-def rand(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.rand(*shape, generator=seeded(seed))
+def rand(*shape: int) -> torch.Tensor:
+    return torch.rand(*shape, generator=seeded())
 
 
 def maps(count: int, panels: int) -> torch.Tensor:
