@@ -5,7 +5,7 @@ from PIL import Image
 from tiny import encoder
 
 from vit.look.datasets import of_data
-from vit.look.subject import ModelWithImages, short_name
+from vit.look.subject import ModelWithImages
 
 
 def pictures(folder, count):
@@ -44,9 +44,3 @@ def test_of_a_folder_without_test_images_all_can_be_shown(split, tmp_path):
     pictures(tmp_path / "holiday" / split, 9)
     collection = of_data(str(tmp_path / "holiday"), (8, 8), "data", 9)
     assert collection.names == [str(number) for number in range(9)]
-
-
-def test_short_names(tmp_path):
-    names = {"timm/vit_tiny": "timm/vit_tiny"}
-    names |= {f"{tmp_path}/run": "run", f"{tmp_path}/run/snapshots/step-7": "run, step-7"}
-    assert [short_name(source) for source in names] == list(names.values())
