@@ -31,7 +31,7 @@ from vit.data.draws import seeded_weights
 from vit.data.images import hold_out, in_folds, lowest_of_classes, spread
 from vit.device import Compute
 from vit.encoder import VisionTransformer
-from vit.errors import ConfigError, plural
+from vit.errors import ConfigError, plural, shortened
 from vit.evaluation.classification import (
     accuracy,
     classification_metrics,
@@ -455,8 +455,8 @@ def obstacles(model: Model, data: Dataset) -> dict[str, str]:
     elif classes != len(names):
         reasons["head"] = f"this model has a head of {classes} classes, {data.name} {len(names)}"
     elif own_names and match_classes(own_names, names) is None:
-        examples = ", ".join(own_names[:3])
+        own = shortened(", ".join(own_names), 40)
         reasons["head"] = (
-            f"the classes of this model ({examples}, ...) are not those of {data.name}"
+            f"the classes of this model ({own}) are not those of {data.name}"
         )
     return reasons
