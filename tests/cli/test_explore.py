@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tiny import CPU, captured, weights_of
+from tiny import CPU, NORMALIZE, captured, encoder, randomize, weights_of
 
+from vit import save_model
 from vit.evaluation.reconstruction import reconstruct
 
 
@@ -83,6 +84,23 @@ def test_the_page_of_a_masked_model_with_registers(shown, vit, tmp_path):
         ):
             stored = codes[start : start + 3 * 12 * 16]
             assert torch.equal(stored, expected.permute(1, 2, 0).flatten())
+
+
+def test_each_snapshot_is_a_moment_of_the_page(shown, vit, tmp_path):
+    """Of a run that still trains, too, which has no other weights yet."""
+    models = [randomize(encoder(image_size=(12, 16))).eval() for _ in range(2)]
+    for step, model in zip((0, 20), models, strict=True):
+        save_model(tmp_path / "snapshots" / f"step-{step:08d}", model, NORMALIZE)
+    page = tmp_path / "page.html"
+    line = f"{tmp_path} one.png --snapshots --numbers --out {page}"
+    assert vit("explore", line)[0] == 0
+    numbers = np.load(tmp_path / "page.npz")
+    assert numbers["moments"].tolist() == ["step 0", "step 20"]
+    assert read_page(page)[0]["moments"] == ["step 0", "step 20"]
+    inputs = shown("encoder", "one")[1]
+    for moment, model in enumerate(models):
+        maps = captured(model, inputs)
+        np.testing.assert_array_equal(numbers[f"layer1_moment{moment}"], maps.weights[1])
 
 
 def test_a_photograph_with_more_pixels_than_the_model_takes_is_shown_as_it_is(vit, tmp_path):
