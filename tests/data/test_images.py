@@ -46,7 +46,6 @@ def test_content_hash_knows_pixels_labels_and_shape():
     assert content_hash(images, labels) != original.content_hash
     part = original.subset(torch.tensor([2, 1]))
     assert part.label_names == ["b", ""]
-    assert part.images[:, 0, 0, 0].tolist() == [2, 1]
     assert part.content_hash == content_hash(part.images, part.labels) != original.content_hash
 
 
@@ -84,14 +83,15 @@ def test_what_is_held_out_stays_so_whatever_happens_to_other_images():
     assert held(IMAGES, 0.1, "val_size") != before < held(IMAGES, 0.2)
 
 
-@pytest.mark.parametrize("count", [2, 3, 8, 20])
+@pytest.mark.parametrize("count", [1, 3, 20])
 def test_each_class_has_an_image_on_both_sides_and_only_needs_move_one(count):
-    """Small classes; then each image is removed in turn."""
+    """Small classes, of which an only image is trained on; then each image is removed in turn."""
     images = IMAGES[1 : 7 * count + 1]
     before = held(images)
-    for label in range(7):
+    # a cube's remainders; seven images have one of 0
+    for label in (0, 1, 6):
         of_class = set(images[images % 7 == label].tolist())
-        assert len(of_class) < 2 or of_class - before
+        assert of_class - before
         assert len(of_class) < 2 or of_class & before
     for gone in images.tolist():
         rest = images[images != gone]
@@ -101,41 +101,12 @@ def test_each_class_has_an_image_on_both_sides_and_only_needs_move_one(count):
         assert all(image % 7 == gone % 7 for image in came)
 
 
-def test_an_only_image_is_trained_on():
-    alone = torch.tensor([0] * 500 + [1] + [2, 2])
-    hashes = torch.arange(503)
-    assert not hold_out(hashes, alone, 0.5, "test")[500]
-    assert lowest_of_classes(hashes, alone, 3, "labels", 0)[500]
-
-
-# which image each is, in their order
-COPIES = {
-    "one folder twice": torch.arange(100) % 50,
-    "ten of each, side by side": torch.arange(100) // 10,
-    "a third is blank": torch.arange(100) * (torch.arange(100) % 3 > 0),
-    "all but one are blank": (torch.arange(100) == 50).long(),
-}
-
-
-@pytest.mark.parametrize("case", COPIES)
-def test_copies_of_an_image_are_on_one_side(case):
-    originals = COPIES[case]
-    labels = torch.arange(100) % 3
-    for mask in (
-        hold_out(originals, labels, 0.1, "test"),
-        lowest_of_classes(originals, labels, 20, "labels", 0),
-    ):
-        assert mask.any()
-        assert not set(originals[mask].tolist()) & set(originals[~mask].tolist())
-
-
-def test_a_seed_fixes_a_choice_and_a_larger_one_includes_the_smaller():
+def test_a_larger_choice_includes_the_smaller_and_another_seed_or_purpose_has_its_own():
     def chosen(count: int, seed: int = 3, purpose: str = "labels") -> set[int]:
-        return set(
-            lowest_of_classes(IMAGES[:100], LABELS, count, purpose, seed).nonzero()[:, 0].tolist()
-        )
+        mask = lowest_of_classes(IMAGES[:100], LABELS, count, purpose, seed)
+        return set(mask.nonzero()[:, 0].tolist())
 
-    assert chosen(10) == chosen(10) < chosen(40)
+    assert chosen(10) < chosen(40)
     assert [len(chosen(count)) for count in (0, 1, 10, 100)] == [0, 1, 10, 100]
     assert chosen(10) not in (chosen(10, 4), chosen(10, 3, "holdout"))
 
@@ -149,7 +120,6 @@ def test_folds_keep_copies_together_and_part_the_images_of_each_class():
     for label in range(3):
         assert folds[labels == label].bincount(minlength=FOLDS).min() >= 3
     assert folds[100] != folds[101]  # two images of a class
-    assert set(folds.tolist()) == set(range(FOLDS))
     # they go by content, and by seed
     turned = in_folds(hashes.flip(0), labels.flip(0), 0)
     assert torch.equal(turned, folds.flip(0))
@@ -218,12 +188,6 @@ def numbers(images: ImageSet) -> set[int]:
     return set(colours)
 
 
-def assert_stratified(images: ImageSet) -> None:
-    """Each class has its share of the images, give or take one."""
-    for label, total in enumerate(COUNTS.values()):
-        assert abs(int((images.labels == label).sum()) - len(images) * total / 60) <= 1
-
-
 def test_held_out_images_are_not_trained_on_and_the_test_images_are_not_there(root):
     data = load(root)
     assert (numbers(data.train), numbers(data.test)) == (set(range(60)), set(range(60, 69)))
@@ -247,7 +211,9 @@ def test_a_share_of_the_labels_is_a_share_of_the_training_images_that_remain(roo
     for share in (0.001, 0.1, 0.9):
         data = load(root, labels=share)
         assert len(data.train) == max(1, round(share * 60))
-        assert_stratified(data.train)
+        # each class has its share of them, give or take one
+        for label, total in enumerate(COUNTS.values()):
+            assert abs((data.train.labels == label).sum() - len(data.train) * total / 60) <= 1
         # also of a class that has no image left
         assert data.train.class_names == ("ape", "bee", "cat")
         limited = load(root, val_size=20, labels=share)
@@ -261,9 +227,7 @@ def test_scenes_stand_in_for_a_cifar_that_cannot_be_had(tmp_path):
         load_data(DataConfig(**settings), (32, 32))
     data = load_data(DataConfig(**settings, fallback="scenes"), (32, 32))
     scenes = load_data(DataConfig(source="scenes", limit=20), (32, 32))
-    assert (data.name, data.source, data.content_hash) == ("Scenes", "scenes", scenes.content_hash)
-    assert data.warning.endswith("false, so this run draws the built-in Scenes images instead.")
-    assert scenes.warning is None
+    assert data.content_hash == scenes.content_hash
 
 
 def shared_images(data: Dataset) -> int:
@@ -295,15 +259,13 @@ def test_copies_of_an_image_are_never_trained_and_measured_on(tmp_path, settings
 
 
 def test_images_that_are_in_both_splits_are_counted_in_one_line(tmp_path):
-    pixels = noise(16, size=(4, 4)).permute(0, 2, 3, 1).numpy()
-    for shared in (0, 2):
-        root = tmp_path / str(shared) / "root"
-        save_images(root / "train" / "a", pixels[:10])
-        save_images(root / "test" / "a", pixels[10 - shared : 16 - shared])
-        data = load(root)
-        assert data.facts["test_images_in_train"] == shared_images(data) == shared
-        notes = [note for note in data.facts["notes"] if "also training images" in note]
-        assert [note.partition(" of ")[0] for note in notes] == ["2"] * (shared > 0)
+    pixels = noise(14, size=(4, 4)).permute(0, 2, 3, 1).numpy()
+    save_images(tmp_path / "root" / "train" / "a", pixels[:10])
+    save_images(tmp_path / "root" / "test" / "a", pixels[8:])
+    data = load(tmp_path / "root")
+    assert data.facts["test_images_in_train"] == shared_images(data) == 2
+    (note,) = [note for note in data.facts["notes"] if "also training images" in note]
+    assert note.startswith("2 of the 6 ")
 
 
 def test_pictures_in_two_classes_are_counted_and_named(tmp_path):
@@ -316,8 +278,7 @@ def test_pictures_in_two_classes_are_counted_and_named(tmp_path):
     assert "(well)" in line
 
 
-@pytest.mark.parametrize("change", ["added", "removed", "renamed", "input size", "median size"])
-def test_a_folders_test_images_stay_its_test_images(tmp_path, change):
+def test_a_folders_test_images_stay_its_test_images(tmp_path):
     """The public reports' accident: one more picture, and a model was tested on what it had learned."""
     root = tmp_path / "root"
     sides = [24, 24, 9]
@@ -334,15 +295,16 @@ def test_a_folders_test_images_stay_its_test_images(tmp_path, change):
 
     train, test = split()
     assert len(test) > 2
-    if change == "added":
-        to_pil_image(noise(1, size=(9, 9), seed=1)[0]).save(root / "a" / "!.png")
-    elif change == "removed":
-        (root / "a" / "00.png").unlink()
-    elif change == "renamed":
-        (root / "b" / "39.png").rename(root / "a" / "!.png")
-    elif change == "median size":
-        for number in range(200, 260):
-            to_pil_image(noise(1, size=(50, 50), seed=number)[0]).save(root / "a" / f"{number}.png")
-    after = split((16, 16) if change == "input size" else (8, 8))
-    assert not after[1] & train
-    assert not after[0] & test
+    afterwards = [split((16, 16))]
+    # one more, one less, one of another name
+    to_pil_image(noise(1, size=(9, 9), seed=1)[0]).save(root / "a" / "!.png")
+    (root / "a" / "00.png").unlink()
+    (root / "b" / "39.png").rename(root / "a" / "new.png")
+    afterwards.append(split())
+    # most are larger
+    for number, picture in enumerate(noise(60, size=(50, 50), seed=2)):
+        to_pil_image(picture).save(root / "a" / f"large-{number}.png")
+    afterwards.append(split())
+    for trained_on, tested_on in afterwards:
+        assert not tested_on & train
+        assert not trained_on & test
