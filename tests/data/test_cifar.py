@@ -12,7 +12,6 @@ import tarfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
@@ -73,18 +72,16 @@ class Host(BaseHTTPRequestHandler):
         self.requests.append(name)
         if name == "missing":
             return self.send_error(404)
-        content = {"wrong": b"<html>please log in</html>", "cut": self.content[:9]}
+        content = b"<html>please log in</html>" if name == "wrong" else self.content
         self.send_response(200)
-        # a host that is cut off has promised more
-        self.send_header("Content-Length", str(len(content.get(name, self.content))))
+        self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        with suppress(ConnectionError):
-            if name == "silent":
-                self.wfile.write(self.content[:9])
-                self.wfile.flush()
-                time.sleep(1)
-                return None
-            self.wfile.write(content.get(name, self.content))
+        # who is cut off or falls silent has promised more
+        self.wfile.write(content[: 9 if name in ("cut", "silent") else None])
+        if name == "silent":
+            self.wfile.flush()
+            time.sleep(1)
+        return None
 
     def log_message(self, *_: object) -> None:
         pass
