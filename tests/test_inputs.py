@@ -17,7 +17,6 @@ from vit.inputs import Normalization, decode, size_of
 
 RED = (255, 0, 0)
 BLUE = (0, 0, 255)
-WHITE = (255, 255, 255)
 GREY = (100, 100, 100)
 
 
@@ -45,9 +44,7 @@ def stored(height: int = 4, width: int = 6) -> np.ndarray:
 
 ANIMATED = dict(save_all=True, append_images=[Image.new("RGB", (4, 4), BLUE)])
 MODES = {
-    "rgb": (solid("RGB", RED), RED),
     "palette, half clear": (palette(), (255, 204, 204)),
-    "clear": (solid("RGBA", (*BLUE, 0)), WHITE),
     "half clear": (solid("RGBA", (0, 0, 0, 51)), (204, 204, 204)),
     # Adobe's inverted kind
     "cmyk jpeg": (solid("CMYK", (0, 255, 255, 0), "JPEG", quality=100), RED),
@@ -56,8 +53,7 @@ MODES = {
     "grey16 tiff": (solid("I;16", 257 * 100, "TIFF"), GREY),
     # white is zero; up to 8 bits, Pillow itself turns it in both directions
     "negative8 tiff": (solid("L", 100, "TIFF", tiffinfo={262: 0}), GREY),
-    "negative16 tiff": (solid("I;16", 257 * 155, "TIFF", tiffinfo={262: 0}), GREY),
-    "turned": (solid("I;16", 257 * 155, "TIFF", tiffinfo={262: 0, 274: 6}), GREY),
+    "negative16 tiff, turned": (solid("I;16", 257 * 155, "TIFF", tiffinfo={262: 0, 274: 6}), GREY),
     "grey16 pgm": (b"P5 4 4 65535\n" + struct.pack(">H", 257 * 100) * 16, GREY),
     "animated gif": (solid("RGB", RED, "GIF", **ANIMATED), RED),
     "damaged exif": (solid("RGB", RED, "JPEG", exif=b"Exif\0\0II*\0\xff\xff\xff\xff"), RED),
@@ -80,10 +76,7 @@ def test_grey_without_a_known_white_is_refused(tmp_path):
 
 
 UPRIGHT = {
-    1: lambda shown: shown,
-    2: np.fliplr,
     3: lambda shown: np.rot90(shown, 2),
-    4: np.flipud,
     5: lambda shown: shown.swapaxes(0, 1),
     6: lambda shown: np.rot90(shown, -1),
     7: lambda shown: np.rot90(shown, 2).swapaxes(0, 1),
@@ -92,11 +85,11 @@ UPRIGHT = {
 
 
 @pytest.mark.parametrize("orientation", UPRIGHT)
-@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
+@pytest.mark.parametrize("kind", ["png", "tiff"])
 def test_exif_orientation(tmp_path, kind, orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
-    path = tmp_path / f"turned.{kind.lower()}"
+    path = tmp_path / f"turned.{kind}"
     Image.fromarray(stored()).save(path, exif=exif)
     expected = UPRIGHT[orientation](stored())
     np.testing.assert_array_equal(pixels(path, expected.shape[:2]), expected)
@@ -139,18 +132,13 @@ def test_right_size_is_left_to_the_bit_and_a_dot_covers_it(tmp_path):
     np.testing.assert_array_equal(pixels(path, size), np.full((*size, 3), RED))
 
 
-@pytest.mark.parametrize(("wide", "zoom"), [(True, 1), (False, 3), (True, 16)])
-def test_centre_is_cut_out(tmp_path, wide, zoom):
-    content = np.zeros((4, 12, 3), np.uint8)
-    content[:, 4:8] = (10, 100, 200)
-    content[:, 8:] = 255
-    content = content.repeat(zoom, 0).repeat(zoom, 1)
-    Image.fromarray(content if wide else content.swapaxes(0, 1)).save(tmp_path / "wide.png")
-    shown = pixels(tmp_path / "wide.png")
-    off = np.abs(shown - (10, 100, 200))
-    assert off[1:3, 1:3].max() <= 4  # the border is blended with what lies beyond
-    if zoom == 1:
-        assert off.max() == 0
+def test_centre_is_cut_out(tmp_path):
+    wide = stored(4, 12)
+    Image.fromarray(wide).save(tmp_path / "wide.png")
+    np.testing.assert_array_equal(pixels(tmp_path / "wide.png"), wide[:, 4:8])
+    high = stored(12, 4)
+    Image.fromarray(high).save(tmp_path / "high.png")
+    np.testing.assert_array_equal(pixels(tmp_path / "high.png"), high[4:8])
 
 
 def test_shrinking_is_antialiased_also_of_a_large_jpeg(tmp_path):
