@@ -61,9 +61,9 @@ CLASSIFY = """
 data: {source: folder, root: images, cache: cache}
 augment: {rand_augment: 2}
 model: {image_size: 16, patch_size: 4, embed_dim: 16, depth: 2, num_heads: 2, drop_path: 0.5}
-optim: {blr: 0.1, layer_decay: 0.7, ema: 0.5}
+optim: {name: muon, blr: 0.1, layer_decay: 0.7, ema: 0.5}
 train: {objective: classify, epochs: 3, batch_size: 10, precision: fp32}
-run: {device: cpu, dynamics_every: 4}
+run: {device: cpu, dynamics_every: 4, grad_accum_steps: 2}
 classify: {label_smoothing: 0.1, mixup: 0.8, cutmix: 1.0, drop_patches: 0.5, whole_epochs: 1}
 """
 # train.py without pictures and page, which take longer than all else. A thread of the group that
