@@ -52,10 +52,8 @@ def autoencoder(folder: Path, **settings: object) -> MaskedAutoencoder:
     return made
 
 
-def classifier(
-    folder: Path, names: tuple[str, ...] = CLASSES, count: int = 3, **saved: str
-) -> VisionTransformer:
-    made = randomize(VisionTransformer(TINY.vit_config(num_classes=count)).requires_grad_())
+def classifier(folder: Path, names: tuple[str, ...] = CLASSES, **saved: str) -> VisionTransformer:
+    made = randomize(VisionTransformer(TINY.vit_config(num_classes=len(names))).requires_grad_())
     save_model(folder, made, THEIRS, names, "Noise", **saved)
     return made
 
@@ -109,31 +107,23 @@ def test_a_classifier_takes_the_encoder_of_a_pretraining_which_goes_on_with_its_
         initial_model(config(init=folder), dataset())
 
 
-NUMBERS = tuple(sorted(map(str, range(12))))
-
-
 @pytest.mark.parametrize(
     ("names", "pool", "kept"),
     [
-        ("ape bee cat", "avg", True),
         ("ape cat bee", "avg", True),
         ("ape bee", "avg", False),
         ("ape bee cat", "token", False),
-        ("", "avg", True),  # of a bare file, whose classes the data calls by their numbers
     ],
 )
 def test_head_is_kept_where_its_classes_and_what_it_reads_are_the_same(tmp_path, names, pool, kept):
-    ours = CLASSES if names else NUMBERS
-    theirs = names.split() or [str(number) for number in range(12)]
-    before = classifier(tmp_path, tuple(names.split()), len(theirs))
-    data = dataset(train=24, test=12, class_names=ours)
-    model = initial(config(init=tmp_path, global_pool=pool), data)[0]
+    theirs = tuple(names.split())
+    before = classifier(tmp_path, theirs)
+    model = initial(config(init=tmp_path, global_pool=pool))[0]
     assert same_but_head(model, before)
-    if len(theirs) == len(ours):
-        # a row per class, in the order of the data's
-        rows = [theirs.index(name) for name in ours]
-        assert torch.equal(model.head.weight, before.head.weight[rows]) == kept
-        assert torch.equal(model.head.bias, before.head.bias[rows]) == kept
+    # a row per class, in the order of the data's
+    rows = [theirs.index(name) for name in CLASSES if name in theirs]
+    for name, value in before.head.named_parameters():
+        assert torch.equal(model.head.get_parameter(name), value[rows]) == kept
 
 
 # --- the architecture of the checkpoint -----------------------------------------------------------
@@ -168,7 +158,7 @@ def test_the_architecture_is_the_checkpoints_and_what_the_command_line_names_mus
         decoder = followed.model.decoder_config()
         assert decoder.complete(before.encoder.config) == before.decoder.config
     assert follow(followed, (), loaded) == (followed, [])
-    for name, key in (("depth", "depth"), ("image_size", "image_size"), ("preset", "embed_dim")):
+    for name, key in (("depth", "depth"), ("preset", "embed_dim")):
         with pytest.raises(ConfigError, match=rf"^model\.{key}: .* has .*; leave it out$"):
             follow(settings, {f"model.{name}"}, loaded)
     # to repeat it is no mistake
@@ -261,9 +251,8 @@ def test_frozen_part_keeps_every_bit_and_the_rest_moves(names, optimizer):
     assert unmoved - frozen <= rounding
 
 
-@pytest.mark.parametrize("name", ["W_E", "decoder.blocks.1.W_Q"])
-def test_unknown_name_is_refused_in_one_line_that_names_the_parts(name):
-    with pytest.raises(ConfigError, match=f"^model.freeze: {name!r} [^\n]* it has ") as error:
-        freeze(small_model(), [name])
+def test_unknown_name_is_refused_in_one_line_that_names_the_parts():
+    with pytest.raises(ConfigError, match=r"^model.freeze: 'W_E' [^\n]* it has ") as error:
+        freeze(small_model(), ["W_E"])
     for part in str(error.value).partition("it has ")[2].split(", "):
         freeze(small_model(), [part])

