@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from PIL import Image
-from tiny import CLASSIFY, RECONSTRUCT, assert_same, noise, without_pictures
+from tiny import CLASSIFY, RECONSTRUCT, assert_same, noise
 
 import vit
 from vit import Callback, cli, embed, fit, load_model
@@ -60,10 +60,9 @@ class Witness(Callback):
         self.calls.append("close")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _plain():
-    with without_pictures():
-        yield
+def timeless(path: Path) -> list[dict]:
+    """Lines without what the clock says."""
+    return [line | {"images_per_second": 0, "seconds": 0} for line in read_metrics(path)]
 
 
 @pytest.fixture(scope="module")
@@ -90,8 +89,7 @@ def test_a_run_is_returned_and_saved(whole):
     assert run.summary["data"]["name"] == "list"
     assert repr(run) == f"Run({run.folder.path}, 6 of 6 steps)"
     saved = load_model(run.folder.path)
-    for name, value in saved.state_dict().items():
-        assert torch.equal(value, run.result.state_dict()[name]), name
+    assert_same(dict(saved.state_dict()), dict(run.result.state_dict()))
 
 
 def test_the_model_just_trained_carries_what_the_loaded_one_does(whole, tmp_path):
@@ -113,13 +111,8 @@ def test_an_ended_run_goes_on_as_if_it_had_never_stopped(whole, config, tmp_path
     del kept
     assert witness.calls[:2] == [("start", 3, "run"), ("log", 4)]
     assert witness.count == 6  # with those before it was ended
-    for name, value in run.result.state_dict().items():
-        assert torch.equal(value, whole[0].result.state_dict()[name]), name
-    timeless = {"images_per_second": 0, "seconds": 0}
-    lines = [
-        [line | timeless for line in read_metrics(one.folder.metrics)] for one in (run, whole[0])
-    ]
-    assert lines[0] == lines[1]
+    assert_same(dict(run.result.state_dict()), dict(whole[0].result.state_dict()))
+    assert timeless(run.folder.metrics) == timeless(whole[0].folder.metrics)
 
 
 def test_a_step_whose_snapshot_fails_is_in_no_state_and_made_again(config, tmp_path, monkeypatch):
@@ -144,14 +137,12 @@ def test_a_step_whose_snapshot_fails_is_in_no_state_and_made_again(config, tmp_p
     assert all((folder / "config.json").exists() for folder in snapshots)
 
 
-@pytest.mark.parametrize("ema", [0, 0.5])
-def test_the_head_of_a_run_with_held_out_images_is_calibrated_once(ema, tmp_path):
-    settings = {"data.val_size": 6, "optim.ema": ema, "data.cache": str(tmp_path / "cache")}
+def test_the_head_of_a_run_with_held_out_images_is_calibrated_once(tmp_path):
+    settings = {"data.val_size": 6, "optim.ema": 0.5, "data.cache": str(tmp_path / "cache")}
     config = changed(CLASSIFY, settings)
     run = fit(config, tmp_path / "run", PAIRS, TEST)
     test = run.data.test
-    state = load_state(saved_states(run.folder.checkpoints)[-1])
-    trained = state["model_ema" if ema else "model"]
+    trained = load_state(saved_states(run.folder.checkpoints)[-1])["model_ema"]
     model = load_model(run.folder.path)
     saved = {name: value.clone() for name, value in model.state_dict().items()}
     assert_same(saved, dict(run.result.state_dict()))
@@ -186,12 +177,6 @@ def test_a_run_that_cannot_go_on_is_refused_and_stays_as_it_is(whole, config, tm
     shutil.copytree(whole[0].folder.path, folder)
     with pytest.raises(RunError, match="already holds a run"):
         fit(config, folder, iter([]))  # before the data is looked at
-    with pytest.raises(RunError, match="the training data has changed since this run began"):
-        fit(config, folder, PAIRS[1:], TEST, resume=True)
-    with pytest.raises(
-        ConfigError, match=r"^train\.seed: the run in [^\n]* has 0, not 1; [^\n]*--out"
-    ):
-        fit(changed(config, {"train.seed": 1}), folder, PAIRS, TEST, resume=True)
     with pytest.raises(ConfigError, match="no run in"):
         fit(config, tmp_path / "typo", PAIRS, TEST, resume=True)
     assert cli.main(["train", "--out", str(folder), "--resume"]) == 2
@@ -256,13 +241,8 @@ def test_a_finished_run_that_gets_more_epochs_is_the_longer_run(config, tmp_path
     run = fit(longer, folder, PAIRS, TEST, [witness := Witness()], resume=True)
     assert_same(dict(run.result.state_dict()), dict(whole.result.state_dict()))
     assert (run.step, witness.count) == (9, 9)
-    timeless = {"images_per_second": 0, "seconds": 0}
-    for path in ("metrics", "dynamics"):
-        lines = [
-            [line | timeless for line in read_metrics(getattr(one.folder, path))]
-            for one in (run, whole)
-        ]
-        assert lines[0] == lines[1]
+    assert timeless(run.folder.metrics) == timeless(whole.folder.metrics)
+    assert timeless(run.folder.dynamics) == timeless(whole.folder.dynamics)
     assert run.summary["scores"] == whole.summary["scores"]
     assert run.summary["content_hash"] == whole.summary["content_hash"]
     # the first run's that come before, and the longer run's

@@ -16,10 +16,6 @@ from vit.training.step import Callback
 from vit.training.trackers import TensorBoard, WandB
 
 
-def line(step: int, loss: float = 0.5) -> dict:
-    return {"step": step, "epoch": step / 3, "loss": loss}
-
-
 def write(tracker: Callback, folder: Path, steps: range, state: dict | None = None) -> dict:
     """Call a tracker as a run does that continues with `steps`; return the state to be saved."""
     folder.mkdir(exist_ok=True)
@@ -30,7 +26,7 @@ def write(tracker: Callback, folder: Path, steps: range, state: dict | None = No
     tracker.load_state_dict(state)
     tracker.on_start(run)
     for step in steps:
-        tracker.on_log(line(step, loss=step + steps[0] / 10))
+        tracker.on_log({"step": step, "epoch": step / 3, "loss": step + steps[0] / 10})
         run.step = step
     state = tracker.state_dict()
     tracker.close()
