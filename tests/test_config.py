@@ -148,19 +148,11 @@ def test_a_resumed_run_may_compute_and_find_its_data_elsewhere_and_changes_nothi
     assert deciding == set(SECTIONS) - {"data", "run"}
 
 
-def test_every_setting_of_the_architecture_arrives_in_it_and_the_data_gives_the_rest():
-    settings = dict(
-        image_size=(8, 12), patch_size=(4, 2), embed_dim=16, depth=3, num_heads=2, mlp_ratio=3.0,
-        class_token=False, registers=2, pos_embed="learned", qkv="identity", qkv_bias=False,
-        layer_scale=0.1, drop_path=0.2,
-    )  # fmt: skip
-    model = ModelConfig(**settings)
-    derived = dict(channels=1, num_classes=5)
-    assert model.vit_config(**derived) == ViTConfig(**settings, **derived)
-
-    # A preset gives what is not named, and the encoder what the decoder lacks
-    small = ModelConfig(preset="small", decoder_depth=3)
-    assert small.vit_config().embed_dim == 384
+def test_a_preset_gives_what_is_not_named_and_the_encoder_what_the_decoder_lacks():
+    small = ModelConfig(preset="small", depth=3, decoder_depth=3)
+    assert small.vit_config(num_classes=5) == ViTConfig(
+        embed_dim=384, depth=3, num_heads=6, pos_embed="sincos", num_classes=5
+    )
     decoder = small.decoder_config().complete(ViTConfig(qkv="identity"))
     assert (decoder.dim, decoder.depth, decoder.qkv) == (256, 3, "identity")
 

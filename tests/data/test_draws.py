@@ -57,12 +57,11 @@ def test_batches_whose_images_are_compared_are_all_as_large(count, batch_size):
         train=TrainConfig(batch_size=batch_size),
     )
     steps = config.steps_per_epoch(count)
-    size = min(count, batch_size)
-    assert 0 <= count - steps * size < batch_size
+    assert steps == max(count // batch_size, 1)
     seen = set()
     for epoch in range(20):
         batches = [batch_indices(config, epoch * steps + step, count) for step in range(steps)]
-        assert [len(batch) for batch in batches] == [size] * steps
+        assert {len(batch) for batch in batches} == {min(count, batch_size)}
         images = torch.cat(batches).tolist()
         assert len(set(images)) == len(images)
         seen |= set(images)

@@ -252,10 +252,6 @@ def test_copies_of_an_image_are_never_trained_and_measured_on(tmp_path, settings
         assert 0 < len(data.test) < 36
     if not settings:
         assert [note for note in data.notes if "30 of the 60 images are copies" in note]
-    # those of a caller's data set, too
-    items = [(image, number % 3) for number, image in enumerate(images)] * 2
-    config = DataConfig(cache=str(tmp_path / "cache"), **settings)
-    assert shared_images(load_data(config, (4, 4), items)) == 0
 
 
 def test_images_that_are_in_both_splits_are_counted_in_one_line(tmp_path):

@@ -130,7 +130,6 @@ def test_contrast_is_that_of_the_pooled_patches_and_trains_encoder_and_projector
     for name, parameter in objective.named_parameters():
         if parameter.requires_grad:
             reached = name.startswith(("model.encoder", "projector"))
-            assert reached != name.startswith("model.decoder")
             assert (parameter.grad is not None) == reached, name
 
 
