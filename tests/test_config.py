@@ -177,14 +177,11 @@ def homeless(request, monkeypatch, tmp_path):
 def test_a_home_that_nobody_knows_is_one_line_and_no_folder_of_its_name_is_made(
     homeless, home, tmp_path, capsys
 ):
-    doors = (
-        user_path,
-        Config.read,
+    for door in (
         load_model,
         lambda out: fit(Config(), out),
         lambda out: save_model(out, encoder(), NORMALIZE),
-    )
-    for door in doors:
+    ):
         with pytest.raises(ConfigError, match=r"^~[^\n]* HOME[^\n]*$"):
             door(home)
     for words in (["data", home], ["train", "--out", home], ["train", "--config", home]):

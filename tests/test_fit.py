@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from forks import ROOT, environment
 from PIL import Image
 from tiny import CLASSIFY, RECONSTRUCT, assert_same, noise
 
@@ -85,7 +86,6 @@ def test_a_run_is_returned_and_saved(whole):
     steps = [("log", step) for step in range(1, 7)]
     assert witness.calls == [("start", 0, "whole"), *steps, "close"]
     assert not run.result.training
-    assert run.summary["scores"]["reconstruction"][0]["loss"] > 0
     assert run.summary["data"]["name"] == "list"
     assert repr(run) == f"Run({run.folder.path}, 6 of 6 steps)"
     saved = load_model(run.folder.path)
@@ -127,9 +127,8 @@ def test_a_step_whose_snapshot_fails_is_in_no_state_and_made_again(config, tmp_p
     monkeypatch.setattr("vit.weights.write_json", over_quota)
     with pytest.raises(OSError, match="quota"):
         fit(config, tmp_path / "run", PAIRS, TEST)
-    assert [path.name for path in saved_states(tmp_path / "run" / "checkpoints")] == [
-        "step-00000003.pt"
-    ]
+    (state,) = saved_states(tmp_path / "run" / "checkpoints")
+    assert state.name == "step-00000003.pt"
     monkeypatch.undo()
     run = fit(config, tmp_path / "run", PAIRS, TEST, resume=True)
     snapshots = run.folder.saved_snapshots().values()
@@ -310,13 +309,10 @@ print(type(data.train.images).__name__, seen, len(losses))
 )
 def test_a_data_set_larger_than_the_memory_that_there_is(tmp_path):
     """590 MB of images, where a process may allocate 420 beside torch itself, are trained on."""
-    root = Path(__file__).resolve().parents[1]
-    (tmp_path / "large.py").write_text(LARGE)
-    environment = {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "HOME": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, "large.py"],
+        [sys.executable, "-c", LARGE],
         cwd=tmp_path,
-        env=environment | {"PATH": "/usr/bin:/bin"},
+        env=environment() | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=500,

@@ -122,14 +122,10 @@ def test_a_truncated_photograph_is_refused_whatever_pillows_switch_says(tmp_path
     assert ImageFile.LOAD_TRUNCATED_IMAGES
 
 
-def test_right_size_is_left_to_the_bit_and_a_dot_covers_it(tmp_path):
-    size = (5, 7)
-    for kind in ("png", "jpg"):
-        path = tmp_path / f"exact.{kind}"
-        Image.fromarray(stored(*size)).save(path)
-        np.testing.assert_array_equal(pixels(path, size), np.asarray(Image.open(path)))
-    Image.new("RGB", (1, 1), RED).save(path, "PNG")
-    np.testing.assert_array_equal(pixels(path, size), np.full((*size, 3), RED))
+def test_right_size_is_left_to_the_bit(tmp_path):
+    path = tmp_path / "exact.jpg"
+    Image.fromarray(stored(5, 7)).save(path)
+    np.testing.assert_array_equal(pixels(path, (5, 7)), np.asarray(Image.open(path)))
 
 
 def test_centre_is_cut_out(tmp_path):

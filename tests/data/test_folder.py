@@ -188,11 +188,10 @@ def test_notes_tell_what_is_held_out_and_not_used_by_class(root):
     (root / "test").rename(root / "validation")
     (root / "train.py").touch()
     # a class that cannot be read, an empty one, what is none
-    for name in ("emu/0.heic", "emu/1.avif", "emu/more/2.avif"):
-        (root / "train" / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / "train" / name).touch()
-    for name in ("owl", ".hidden", "__MACOSX"):
+    for name in ("emu", "emu/more", "owl", ".hidden", "__MACOSX"):
         (root / "train" / name).mkdir()
+    for name in ("emu/0.heic", "emu/1.avif", "emu/more/2.avif"):
+        (root / "train" / name).touch()
     # the same from the files and from the cache
     for _ in range(2):
         held_out, size, counts, *unused = load(root)[0].notes
@@ -209,10 +208,11 @@ def test_notes_tell_what_is_held_out_and_not_used_by_class(root):
 
 
 def test_files_of_several_pages_are_counted(root):
-    pages = [Image.new("L", (4, 4), grey) for grey in (10, 20, 30)]
+    first, second = (Image.new("L", (4, 4), grey) for grey in (10, 20))
     for name in ("ape", "cat"):
-        pages[0].save(root / "train" / name / "stack.tif", save_all=True, append_images=pages[1:])
-    pages[0].save(root / "train" / "cat" / "page.tif")
+        path = root / "train" / name / "stack.tif"
+        first.save(path, save_all=True, append_images=[second])
+    first.save(root / "train" / "cat" / "page.tif")
     for _ in range(2):
         train, _ = load(root)
         assert "files with more than one page, of which the first is read: 2" in train.notes
@@ -287,7 +287,6 @@ def rewrite_keeping_size_and_time(bees: Path) -> None:
 CHANGES: dict[str, tuple[Callable[[Path], object], int]] = {
     "nothing": (lambda bees: None, 0),
     "rewrite": (rewrite_keeping_size_and_time, 12),
-    "add": (lambda bees: plain(bees / "extra.png", 4), 13),
     "rename": (lambda bees: (bees / "1.png").rename(bees / "0a.png"), 12),
 }
 
@@ -309,11 +308,8 @@ def test_only_changed_files_are_decoded_again(root, decoded, change):
         assert numbers(train)[4] == 5
 
 
-def test_images_are_mapped_and_writes_stay_private(root):
-    load(root)
+def test_writes_into_the_images_stay_private(root):
     train, _ = load(root)
-    if sys.platform == "linux":
-        assert str(cache_of(root)) in Path("/proc/self/maps").read_text()
     before = cache_of(root).read_bytes()
     train.images.fill_(0)
     assert cache_of(root).read_bytes() == before

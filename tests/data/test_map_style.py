@@ -67,9 +67,7 @@ def test_torchvisions_folder_gives_the_images_of_a_folder(folder, load):
 
 FORMS = {
     "pictures": (lambda pixels, label: to_pil_image(pixels), False),
-    "pairs": (lambda pixels, label: (pixels, label), True),
     "triples": (lambda pixels, label: (to_pil_image(pixels), torch.tensor(label), "more"), True),
-    "mappings": (lambda pixels, label: {"image": pixels, "label": label}, True),
     "a label of -1": (lambda pixels, label: (pixels, -1), False),
 }
 
@@ -146,7 +144,6 @@ PIXELS = noise(9, size=SIZE)
 REFUSED = {
     "floats": [torch.rand(3, 8, 8)] * 4,
     "whole numbers, which 16-bit grey has too": [torch.full((1, 8, 8), 200)] * 4,
-    "labels of another key": [{"image": image, "target": 0} for image in PIXELS],
     "one without a label": [(PIXELS[0], None), *((image, 0) for image in PIXELS)],
 }
 

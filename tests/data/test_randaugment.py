@@ -36,10 +36,11 @@ def theirs(name: str, image: Tensor, strength: float) -> Tensor:
     if name in ("color", "contrast", "brightness", "sharpness"):
         result = getattr(auto_augment, name)(picture, max(0.1, 1 + 0.9 * strength))
     elif name in ("shear x", "shear y"):
-        matrix = (1, 0.3 * strength, 0, 1)
+        # Pillow shears around a corner; ours around the middle, as a camera would
+        slope = 0.3 * strength
+        data = (1, slope, -slope * picture.height / 2, 0, 1, 0)
         if name == "shear y":
-            matrix = (1, 0, 0.3 * strength, 1)
-        data = _around_the_middle(picture, *matrix)
+            data = (1, 0, 0, slope, 1, -slope * picture.width / 2)
         result = picture.transform(picture.size, Image.Transform.AFFINE, data, **resampled)
     elif name == "posterize":
         # Pillow cannot keep 0 bits
@@ -59,15 +60,6 @@ def theirs(name: str, image: Tensor, strength: float) -> Tensor:
         )
         result = getattr(auto_augment, name.replace(" ", "_"))(picture, *level)
     return torch.from_numpy(np.array(result)).permute(2, 0, 1)
-
-
-def _around_the_middle(
-    picture: Image.Image, a: float, b: float, d: float, e: float
-) -> tuple[float, ...]:
-    """Pillow shears around a corner; ours around the middle, as a camera would."""
-    x = picture.width / 2
-    y = picture.height / 2
-    return a, b, x - a * x - b * y, d, e, y - d * x - e * y
 
 
 @pytest.mark.parametrize("strength", [0.9, -0.35, 0.0, 1.0, -1.0])

@@ -6,7 +6,6 @@ The slow tests start real processes with torchrun.
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from forks import ROOT, environment
 from safetensors.torch import load_file
 from tiny import names, noise, save_images
 
@@ -26,6 +26,7 @@ from vit.cli.train import run as vit_train
 from vit.config import Config
 from vit.device import usable_cores
 from vit.errors import ConfigError, TrainingError
+from vit.runs import read_metrics
 from vit.train import fit
 from vit.training import distributed
 from vit.training.distributed import (
@@ -40,7 +41,6 @@ from vit.training.dynamics import read_dynamics
 from vit.training.run import Run
 from vit.training.run_folder import load_state, saved_states
 
-ROOT = Path(__file__).resolve().parents[2]
 FILES = "config.yaml metrics.jsonl checkpoints model.safetensors config.json trained_on.npy summary.json .lock"
 STEPS = 60
 # 21 images in batches of 10: in CLASSIFY the last batch of an epoch has one image, less than there
@@ -186,11 +186,10 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "
 def start(place: Path, out: str, config: str, *argv: str) -> subprocess.Popen[str]:
     """Start the run in two processes."""
     words = ["plain.py", "--config", f"{config}.yaml", "--out", out, *argv]
-    threads = {"OMP_NUM_THREADS": "1", "MPLBACKEND": "agg", "PYTHONPATH": str(ROOT)}
     return subprocess.Popen(
         [sys.executable, *TORCHRUN, *words],
         cwd=place,
-        env=os.environ | threads,
+        env=environment() | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -198,7 +197,7 @@ def start(place: Path, out: str, config: str, *argv: str) -> subprocess.Popen[st
 
 
 def losses(place: Path, out: str) -> list[float]:
-    lines = [json.loads(line) for line in (place / out / "metrics.jsonl").read_text().splitlines()]
+    lines = read_metrics(place / out / "metrics.jsonl")
     assert [line["step"] for line in lines] == list(range(1, len(lines) + 1))
     return [line["loss"] for line in lines]
 

@@ -139,10 +139,12 @@ def test_other_view_is_found_by_definition_and_never_is_itself():
     terms = []
     hits = 0
     for row in range(10):
-        candidates = [other_row for other_row in range(10) if other_row != row]
-        partner = candidates.index(row + 1 if row % 2 == 0 else row - 1)
-        terms.append(F.cross_entropy(cosines[row, candidates], torch.tensor(partner)))
-        hits += cosines[row, candidates].argmax().item() == partner
+        candidates = [other for other in range(10) if other != row]
+        scores = cosines[row, candidates]
+        # the row beside it
+        partner = torch.tensor(candidates.index(row ^ 1))
+        terms.append(F.cross_entropy(scores, partner))
+        hits += scores.argmax() == partner
     loss, accuracy = info_nce(features, temperature)
     torch.testing.assert_close(loss, torch.stack(terms).mean())
     assert accuracy == hits / 10

@@ -61,20 +61,12 @@ def by_name(model: nn.Module, groups: list[dict], key: str) -> dict[str, float]:
     return {names[id(parameter)]: group[key] for group in groups for parameter in group["params"]}
 
 
-MATRICES = {
-    f"{part}.blocks.0.{name}.weight"
-    for part in ("encoder", "decoder")
-    for name in ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")
-}
-
-
 @pytest.mark.parametrize("frozen", ["nothing", "encoder"])
 def test_matrices_decay_and_nothing_else_and_what_is_frozen_has_no_group(frozen):
-    matrices = MATRICES | {
-        "encoder.patch_embed.proj.weight",
-        "decoder.embed.weight",
-        "decoder.pred.weight",
-    }
+    names = "attn.qkv attn.proj mlp.fc1 mlp.fc2"
+    matrices = {f"encoder.blocks.0.{name}.weight" for name in names.split()}
+    matrices |= {name.replace("encoder", "decoder") for name in matrices}
+    matrices |= {"encoder.patch_embed.proj.weight", "decoder.embed.weight", "decoder.pred.weight"}
     model = whole_model()
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(parameter.requires_grad and frozen not in name)
@@ -92,18 +84,19 @@ def test_matrices_decay_and_nothing_else_and_what_is_frozen_has_no_group(frozen)
 
 
 @pytest.mark.parametrize(
-    "settings", [dict(class_token=False, global_pool="avg"), dict(init_values=0.1)], ids=str
+    ("settings", "same"),
+    [
+        (dict(class_token=False, global_pool="avg"), dict(class_token=False)),
+        (dict(init_values=0.1), dict(layer_scale=0.1)),
+    ],
 )
 @pytest.mark.parametrize("depth", [1, 4])
-def test_layer_decay_is_timms(depth, settings):
+def test_layer_decay_is_timms(depth, settings, same):
     """But for the last norm, which timm counts to the last block; BEiT, MAE and we to the head."""
     sizes = dict(patch_size=4, embed_dim=8, depth=depth, num_heads=2, num_classes=3)
     timms = TimmVisionTransformer(img_size=8, reg_tokens=1, **sizes, **settings)
     plain = timms.no_weight_decay()
     expected = param_groups_layer_decay(timms, 0.05, layer_decay=0.7, no_weight_decay_list=plain)
-    same = {
-        ("layer_scale" if key == "init_values" else key): value for key, value in settings.items()
-    }
     ours = VisionTransformer(
         ViTConfig(**sizes | dict(image_size=(8, 8), patch_size=(4, 4), registers=1), **same)
     )
