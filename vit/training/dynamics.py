@@ -74,12 +74,12 @@ def is_recorded(step: int, every: int, total: int) -> bool:
 
     Args:
         step: from 1 to `total`.
-        every: steps between two records; 0: none is recorded.
+        every: steps between two records, from 1.
         total: steps of the whole run.
     """
     # a power of two has one bit
     is_early = step < every and step & (step - 1) == 0
-    return every > 0 and (is_early or step % every == 0 or step == total)
+    return is_early or step % every == 0 or step == total
 
 
 class DynamicsRecorder(Callback):
