@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 
 import pytest
-from torch import Tensor
+import torch
 
 from studies import StudyConfig, kinds
 from studies.experiment import Experiment, Trained
@@ -46,17 +47,12 @@ def silent(line: str) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _drawn_once() -> Iterator[None]:
-    """Draw a split's pictures once: the first ones are the same however many are drawn."""
-    drawn: dict[int, tuple[Tensor, ...]] = {}
-
-    def draw(indices: Tensor, seed: int) -> tuple[Tensor, ...]:
-        first = int(indices[0])
-        if first not in drawn or len(drawn[first][0]) < len(indices):
-            drawn[first] = draw_scenes(indices, seed)
-        return tuple(part[: len(indices)] for part in drawn[first])
-
+    """Draw a split's pictures once."""
+    draw = cache(lambda first, count, seed: draw_scenes(first + torch.arange(count), seed))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kinds, "draw_scenes", draw)
+        patch.setattr(
+            kinds, "draw_scenes", lambda indices, seed: draw(int(indices[0]), len(indices), seed)
+        )
         yield
 
 

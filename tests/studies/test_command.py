@@ -9,8 +9,6 @@ from studies.__main__ import main
 
 REFUSED = [
     ("tyres", "'tyres' is not a study; name one first: all, "),
-    ("one-hot --out one.png", "one.png is not a folder"),
-    ("one-hot --seeds 1 1", "--seeds: a seed is given twice"),
     ("one-hot --checkpoint mae --model.patch_size=2", "model.patch_size: the checkpoint has its"),
     ("one-hot --train.seed 7", "train.seed: a model is trained for each of --seeds"),
 ]
@@ -19,13 +17,12 @@ REFUSED = [
 @pytest.mark.parametrize(("line", "said"), REFUSED)
 def test_what_cannot_be_done_is_refused_in_one_line(line, said, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "one.png").touch()
     assert main(line.split()) == 2
     error = capsys.readouterr().err
     assert error.startswith("python -m studies: error: ")
     assert said in error
     assert len(error.splitlines()) == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["one.png"]
+    assert not list(tmp_path.iterdir())
 
 
 def test_of_all_studies_each_records_the_command_that_repeats_it(tmp_path, monkeypatch):
