@@ -7,19 +7,14 @@ from scipy import stats
 from tiny import seeded
 from torch import Tensor
 
-from studies.analysis.correlation import (
-    association,
-    correlation,
-)
+from studies.analysis.correlation import association, correlation
 
 
 def test_correlation_is_torch_s_own():
-    torch.manual_seed(0)
     a, b = torch.randn(3, 20), torch.randn(3, 20)
     expected = [float(torch.corrcoef(torch.stack(pair))[0, 1]) for pair in zip(a, b, strict=True)]
     assert correlation(a, b).tolist() == pytest.approx(expected, abs=1e-6)
     assert correlation(a, 3 * a + 1000).tolist() == pytest.approx([1] * 3, abs=1e-4)
-    assert correlation(a[:, None], b).shape == (3, 3)
 
 
 # --- relations
