@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import combinations
-
 import pytest
 import torch
 from tiny import seeded, wide_encoder
@@ -13,7 +11,6 @@ from studies import static_and_contextual as study
 from studies.kinds import residual_stream
 from studies.static_and_contextual import (
     BALL,
-    ELSEWHERE,
     HOME,
     STREET,
     TERMS,
@@ -25,7 +22,6 @@ from studies.static_and_contextual import (
     shares_of_draws,
     street_wheels,
     token_shares,
-    variance_shares,
 )
 from vit.patches import patchify
 from vit.scenes import PART_NAMES, scene_indices
@@ -56,34 +52,39 @@ def test_shares_sum_to_one_and_the_embedding_knows_no_image(trained):
 
 def test_without_attention_no_token_knows_its_image(trained):
     encoder = trained.initial.encoder
-    kept = {name: value.clone() for name, value in encoder.state_dict().items()}
     for block in encoder.blocks:
         block.attn.proj.weight.data.zero_()
     shares = token_shares(encoder, design_of(trained, 0))
-    encoder.load_state_dict(kept)
     torch.testing.assert_close(shares[:, 2:4], torch.zeros(3, 2), rtol=0, atol=1e-6)
     assert shares[-1, 4] > 0  # each MLP mixes patch and position
 
 
 def test_the_mean_of_the_image_is_not_token_specific_context(trained, monkeypatch):
-    """Tokens of a sum of three terms: the split gives each its own share."""
-    patch, place, image = (
-        centred(*shape, 8, seed=i) for i, shape in enumerate(((5, 1, 1), (1, 4, 1), (1, 1, 6)))
-    )
-    specific = centred(1, 4, 6, 8, seed=3) + centred(5, 1, 6, 8, seed=4)
-    tokens = patch + place + 2 * image + specific  # variances 1, 1, 4, 2
+    """Tokens of a sum of terms of known variances: the split gives each its own share."""
+    variances = {
+        (5, 1, 1): 1,  # of the patch
+        (1, 4, 1): 2,  # of the place
+        (5, 4, 1): 0.5,
+        (1, 1, 6): 4,  # of the image
+        (1, 4, 6): 1,
+        (5, 1, 6): 0.5,
+        (5, 4, 6): 1,
+    }
+    tokens = torch.full((5, 4, 6, 8), 7.0, dtype=torch.double)
+    for seed, (shape, variance) in enumerate(variances.items()):
+        tokens += variance**0.5 * centred(*shape, 8, seed=seed)
     monkeypatch.setattr(study, "pasted_tokens", lambda *_: tokens.flatten(0, 2)[None])
     (shares,) = token_shares(trained.model.encoder, design_of(trained, 0))
     expected = {
         "its own patch": 1,
-        "its position": 1,
-        "token-specific context": 2,
+        "its position": 2,
+        "token-specific context": 2.5,
         "mean of the image": 4,
-        "patch with position": 0,
+        "patch with position": 0.5,
     }
-    assert (8 * shares).tolist() == pytest.approx([expected[name] for name in TERMS], abs=1e-5)
+    assert (10 * shares).tolist() == pytest.approx([expected[name] for name in TERMS], abs=1e-5)
     # of all that the image adds, however large the rest is
-    assert float(alike(shares)) == pytest.approx(4 / 6)
+    assert float(alike(shares)) == pytest.approx(4 / 6.5)
 
 
 def test_draws_are_others_for_the_same_model_and_the_same_for_other_models(experiment):
@@ -99,25 +100,16 @@ def test_draws_are_others_for_the_same_model_and_the_same_for_other_models(exper
     for values in untrained:
         assert not torch.equal(values[:, 0], values[:, 1])
     assert torch.equal(design_of(models[0], 1).places, design_of(models[1], 1).places)
-
     # the image adds nothing to the embedding, so there is no part of it
     assert cells_of(trained[:, :, 0])[-1] == ""
-    part = alike(trained[:, :, -1]).flatten().mul(100).tolist()
-    mean = sum(part) / 4
-    written = f"{mean:.1f}% ({min(part):.1f} to {max(part):.1f})"
-    assert str(cells_of(trained[:, :, -1])[-1]) == written
 
 
 def test_wheels_are_pasted_where_they_were_and_elsewhere(trained, cases):
     images, _, parts = kinds.draw_scenes(scene_indices(kinds.SCENES, "test"), 0)
-    assert list(cases.scenes) == [HOME, STREET, *ELSEWHERE]
-    found = {scene: set() for scene in cases.scenes}
     for scene, shown in cases.scenes.items():
-        for image in shown:
-            number = int((images == image).flatten(1).all(1).nonzero()[0])
-            found[scene].update(PART_NAMES[part] for part in parts[number].unique().tolist())
-    assert "road" in found[HOME] & found[STREET]
-    assert not any("road" in found[scene] for scene in ELSEWHERE)
+        numbers = [int((images == image).flatten(1).all(1).nonzero()[0]) for image in shown]
+        has_road = (parts[numbers] == PART_NAMES.index("road")).any()
+        assert has_road == (scene in (HOME, STREET))
     assert not (cases.scenes[HOME] == cases.scenes[STREET]).flatten(1).all(1).any()
     inputs, patches, places = cases.pasted(trained, WHEEL, HOME)
     # its own patch, put back
@@ -144,11 +136,6 @@ def test_a_patch_put_back_has_its_own_token():
     )
 
 
-# --- variance
-
-FACTORS = ("patch", "place", "context")
-
-
 def centred(*shape: int, seed: int) -> torch.Tensor:
     """Random values whose mean over each axis but the last is 0: a term of one set of factors alone."""
     values = torch.randn(*shape, generator=seeded(seed), dtype=torch.double)
@@ -156,23 +143,3 @@ def centred(*shape: int, seed: int) -> torch.Tensor:
         if shape[axis] > 1:
             values = values - values.mean(axis, keepdim=True)
     return values / values.square().mean().sqrt()
-
-
-def test_known_terms_are_found_exactly():
-    sizes = {"patch": 5, "place": 3, "context": 4}
-    terms = {
-        ("patch",): 3.0,
-        ("place",): 1.0,
-        ("context",): 2.0,
-        ("patch", "place"): 0.5,
-        ("place", "context"): 1.5,
-        ("patch", "place", "context"): 2.0,
-    }
-    values = torch.full((5, 3, 4, 6), 7.0, dtype=torch.double)
-    for number, (term, share) in enumerate(terms.items()):
-        shape = [sizes[factor] if factor in term else 1 for factor in FACTORS]
-        values = values + share**0.5 * centred(*shape, 6, seed=number)
-    found = variance_shares(values, FACTORS)
-    assert list(found) == [(one,) for one in FACTORS] + [*combinations(FACTORS, 2)] + [FACTORS]
-    for term, share in found.items():
-        assert share == pytest.approx(terms.get(term, 0) / 10, abs=1e-9)
