@@ -7,7 +7,7 @@ import torch
 from tiny import assert_same, seeded
 
 from studies import experiment as module
-from studies.experiment import ARMS, Arm, Trained
+from studies.experiment import Arm
 from vit.atomic import PARTIAL
 from vit.config import changed
 from vit.interpret import AttentionMaps
@@ -72,29 +72,6 @@ def test_an_interrupted_training_goes_on_to_the_same_weights(
     assert not list(tmp_path.rglob(f"{PARTIAL}*"))
 
 
-def test_a_study_may_change_the_model_before_the_first_step(one_seed, trained, monkeypatch):
-    def silence(model):
-        for block in model.encoder.blocks:
-            block.attn.W_Q.data.zero_()
-
-    told: list[str] = []
-    monkeypatch.setattr(one_seed, "tell", told.append)
-    monkeypatch.setitem(ARMS, "silent", Arm(("encoder.W_Q",), start=silence))
-    (changed,) = one_seed.models("silent")
-    assert told == ["training: silent, seed 0, Scenes"]
-    assert changed.folder != trained.folder
-    for one in (changed.initial, changed.model):  # and frozen parts stay as it left them
-        assert all(block.attn.W_Q.abs().max() == 0 for block in one.encoder.blocks)
-    here, there = changed.initial.state_dict(), trained.initial.state_dict()
-    differ = {name for name in there if not torch.equal(here[name], there[name])}
-    assert differ == {
-        f"encoder.blocks.{i}.attn.qkv.weight" for i in range(len(trained.model.encoder.blocks))
-    }
-    assert not torch.equal(
-        changed.model.encoder.attention(0).W_K, trained.model.encoder.attention(0).W_K
-    )
-
-
 def test_scores_are_measured_once_and_learning_helps(one_seed, trained, monkeypatch):
     scores = trained.scores
     assert 0 < scores["loss"] < 1.1
@@ -110,8 +87,11 @@ def test_scores_are_measured_once_and_learning_helps(one_seed, trained, monkeypa
 # --- arms -----------------------------------------------------------------------------------------------------------------
 
 
-def test_uniform_attention_is_uniform(one_seed):
+def test_uniform_attention_is_uniform_and_starts_with_the_other_usual_weights(one_seed, trained):
     (learned,) = one_seed.models("uniform attention")
+    here, there = learned.initial.state_dict(), trained.initial.state_dict()
+    differ = {name for name in there if not torch.equal(here[name], there[name])}
+    assert differ == {name for name in there if name.endswith("attn.qkv.weight")}
     images = learned.prepare(learned.data.test.images[:4])
     mask = make_mask("random", 4, (8, 8), 0.75, seeded(0))
     for part, tokens in ((learned.model.encoder, 17), (learned.model.decoder, 65)):
@@ -147,20 +127,10 @@ def test_without_any_positions_all_hidden_patches_are_filled_in_alike(one_seed):
 # --- images ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def sorted_by_class(trained) -> Trained:
-    """The same model beside the same images, sorted as those of a folder are."""
-    parts = {"train": trained.data.train, "test": trained.data.test}
-    parts["train"] = parts["train"].subset(torch.arange(256).repeat(8))  # more than any study takes
-    in_order = {name: part.subset(part.labels.argsort(stable=True)) for name, part in parts.items()}
-    return replace(trained, data=replace(trained.data, **in_order))
-
-
-def test_a_sample_is_spread_over_the_classes(sorted_by_class):
-    assert len(sorted_by_class.sample(10**6)) == 256
-    for split in ("test", "train"):
-        part = getattr(sorted_by_class.data, split)
-        sample = sorted_by_class.sample(20, split)
-        found = [int(part.labels[(part.images == image).flatten(1).all(1)][0]) for image in sample]
-        assert len(sample) == 20
-        assert set(found) == set(range(10))
+def test_a_sample_is_spread_over_the_classes_of_a_folder(trained):
+    test = trained.data.test
+    in_order = test.subset(test.labels.argsort(stable=True))
+    sample = replace(trained, data=replace(trained.data, test=in_order)).sample(20)
+    found = [int(test.labels[(test.images == image).flatten(1).all(1)][0]) for image in sample]
+    assert len(found) == 20
+    assert set(found) == set(range(10))

@@ -20,13 +20,11 @@ from vit.encoder import VisionTransformer
 @pytest.fixture
 def encoder(trained) -> VisionTransformer:
     """The model's encoder, whose heads take their own part of the tokens as queries and keys."""
-    model = VisionTransformer(trained.model.encoder.config)
-    model.load_state_dict(trained.model.encoder.state_dict())
-    for block in model.blocks:
+    for block in trained.model.encoder.blocks:
         block.attn.W_Q.data.copy_(torch.eye(96))
         block.attn.W_K.data.copy_(torch.eye(96))
         block.attn.qkv.bias.data.zero_()
-    return model.eval()
+    return trained.model.encoder
 
 
 def test_likeness_that_is_planted_is_found_and_so_is_its_opposite(trained, encoder):
