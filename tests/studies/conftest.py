@@ -21,6 +21,7 @@ from vit.config import (
     RunConfig,
     TrainConfig,
 )
+from vit.evaluation.probe import L2_GRID
 from vit.scenes import draw_scenes
 
 TINY = Config(
@@ -46,13 +47,14 @@ def silent(line: str) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _drawn_once() -> Iterator[None]:
-    """Draw a split's pictures once."""
+def _quick() -> Iterator[None]:
+    """Draw a split's pictures once, and fit probes at one strength: at three they take most of the time."""
     draw = cache(lambda first, count, seed: draw_scenes(first + torch.arange(count), seed))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             kinds, "draw_scenes", lambda indices, seed: draw(int(indices[0]), len(indices), seed)
         )
+        patch.setattr("studies.experiment.L2_GRID", L2_GRID[:1])
         yield
 
 
