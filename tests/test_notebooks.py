@@ -33,13 +33,8 @@ def notebook(request) -> Path:
 def test_it_was_run_from_top_to_bottom(notebook):
     code = cells(notebook, "code")
     assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
-    assert not any(word in source(cell) for cell in code for word in ("pip install", "input("))
     outputs = [output for cell in code for output in cell["outputs"]]
-    assert {output["output_type"] for output in outputs} <= {
-        "stream",
-        "display_data",
-        "execute_result",
-    }
+    assert [output for output in outputs if output["output_type"] == "error"] == []
     assert [output["text"] for output in outputs if output.get("name") == "stderr"] == []
     text = "".join(
         json.dumps({**output, "data": {**output.get("data", {}), "image/png": ""}})

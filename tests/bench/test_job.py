@@ -1,4 +1,4 @@
-"""The arithmetic of a step: against figures that were counted elsewhere, and by hand; the ceiling has its products."""
+"""The arithmetic of a step, against what is counted by hand; the ceiling has its products."""
 
 from __future__ import annotations
 
@@ -45,12 +45,6 @@ def products_by_hand(job: Job) -> int:
         unread = 9 * (visible + prefix) * job.decoder_dim**2 + visible * job.decoder_dim * values
         flops -= 3 * 2 * unread
     return flops + sum(3 * 2 * depth * tokens * 12 * width**2 for tokens, depth, width in stacks)
-
-
-@pytest.mark.parametrize(("patch", "gflop", "spared"), [(4, 1.286, 0.037), (2, 5.545, 0.171)])
-def test_the_job_costs_what_it_is_known_to_cost(patch, gflop, spared):
-    """But for the visible tokens in the last block of the decoder."""
-    assert flops_per_image(Job(patch=patch)) / 1e9 + spared == pytest.approx(gflop, rel=0.002)
 
 
 @pytest.mark.parametrize(
