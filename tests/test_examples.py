@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from PIL import Image
-from tiny import NORMALIZE, autoencoder, encoded, encoder, randomize
+from tiny import NORMALIZE, assert_same, autoencoder, encoded, encoder, randomize
 from torchvision.transforms.v2.functional import to_pil_image
 
 from vit import load_model, save_model
@@ -53,8 +53,7 @@ def test_track_mlflow_goes_on_in_the_same_run(tmp_path, monkeypatch):
     for resume in ([], ["--resume"]):
         example_here("track_mlflow.py", tmp_path / "run", *resume, monkeypatch=monkeypatch)
     client = mlflow.MlflowClient()
-    experiment = client.get_experiment_by_name("vit")
-    (run,) = client.search_runs([experiment.experiment_id])
+    (run,) = client.search_runs([client.get_experiment_by_name("vit").experiment_id])
     assert (run.info.run_name, run.info.status) == ("run", "FINISHED")
     assert run.data.params["train.epochs"] == "2"
     logged = {
@@ -148,8 +147,7 @@ def test_distil_learns_the_features_of_another_model_and_goes_on(tmp_path, monke
     words = [tmp_path / "teacher", "--out", run]
     example_here("distil.py", *words, *options.split(), monkeypatch=monkeypatch)
     metrics = read_metrics(run / "metrics.jsonl")
-    for name in ("loss", "feature_loss"):
-        assert metrics[-1][name] < metrics[0][name]
+    assert metrics[-1]["feature_loss"] < metrics[0]["feature_loss"]
     assert torch.isin(torch.arange(5), load_model(run).origin.trained_on).all()
 
     # the teacher stays; a run that goes on ends with the same weights
@@ -160,12 +158,10 @@ def test_distil_learns_the_features_of_another_model_and_goes_on(tmp_path, monke
     example_here("distil.py", *words, "--resume", monkeypatch=monkeypatch)
     again = load_state(saved_states(run / "checkpoints")[-1])
     for part in ("model", "objective"):
-        for name, value in state[part].items():
-            assert torch.equal(value, again[part][name]), name
+        assert_same(state[part], again[part])
 
     # the corners of a finer grid have the features of the teacher's corners, and no gradient
     distil = CLASSES["Distil"]
-    assert distil.source == str(tmp_path / "teacher")
     config = Config.read(run / "config.yaml")
     model = distil.build_model(config, config.model.vit_config())
     scenes = load_scenes(3, SCENES_SEED, "train")
