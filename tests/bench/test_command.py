@@ -39,6 +39,5 @@ def test_report_is_printed_and_written(tmp_path, capsys, monkeypatch):
     # products in fp32 would be no change
     (other,) = ablated
     assert (other["about"]["precision"], other["job"]["allocator"]) == ("fp32", False)
-    for said in ("of the ceiling", "one choice changed:", "faster than ours in every round: "):
-        assert said in printed
-    assert max(map(len, printed.splitlines())) <= 128
+    assert "of the ceiling" in printed
+    assert "one choice changed:" in printed

@@ -20,7 +20,7 @@ def test_configurations_train(name):
 
 
 @pytest.mark.slow
-def test_table_on_a_cpu(monkeypatch, capsys):
+def test_table_on_a_cpu(monkeypatch):
     # compiling takes a minute, and is the same for a CPU that has a compiler
     monkeypatch.setattr(bench.gpu_check, "missing_for_compile", lambda device: "a compiler")
     monkeypatch.setattr(bench.gpu_check, "find_spec", lambda name: None)
@@ -34,6 +34,3 @@ def test_table_on_a_cpu(monkeypatch, capsys):
     assert len(rows) == len(few) + 4
     assert rows["two processes = one"].startswith("losses differ by")
     assert rows["images/s, batch 8"].startswith("not compiled ")
-    printed = capsys.readouterr().out
-    for what, result in report["rows"]:
-        assert f"| {what} | {result} |" in printed
