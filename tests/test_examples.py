@@ -174,3 +174,21 @@ def test_distil_learns_the_features_of_another_model_and_goes_on(tmp_path, monke
     expected = F.layer_norm(tokens, (20,)).unflatten(1, (2, 4))
     torch.testing.assert_close(targets[:, ::7, ::7], expected[:, :, ::3], rtol=0, atol=1e-5)
     assert not any(value.requires_grad for value in (targets, *objective.teacher.parameters()))
+
+
+def test_near_identity_is_what_the_paper_begins_with(tmp_path, monkeypatch):
+    out = tmp_path / "start"
+    options = "--model.preset micro --model.depth 2 --data scenes --data.limit 40"
+    example_here("near_identity.py", *options.split(), "--out", out, monkeypatch=monkeypatch)
+    encoder = load_model(out).encoder
+    width = encoder.config.embed_dim
+    for block in encoder.blocks:
+        queries, keys, values = block.attn.qkv.weight.detach().T.chunk(3, dim=1)  # each (D, D)
+        copied = values @ block.attn.proj.weight.detach().T  # W_V W_O
+        assert copied.diag().mean() == pytest.approx(-0.4, abs=0.03)
+        assert (copied + 0.4 * torch.eye(width)).square().sum() / width == pytest.approx(
+            0.16, rel=0.05
+        )
+        # the best approximation of rank 32 or less keeps the largest part of the diagonal
+        for q, k in zip(queries.chunk(3, dim=1), keys.chunk(3, dim=1), strict=True):
+            assert 0.2 < (q @ k.T).diag().mean() < 0.7

@@ -3,7 +3,10 @@
 import importlib.util
 import json
 import re
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import markdown
 import pytest
@@ -11,6 +14,7 @@ from mkdocs.commands.build import build
 from mkdocs.config import load_config
 from selenium.webdriver import Keys
 from selenium.webdriver.common.by import By
+from selenium.webdriver.support.wait import WebDriverWait
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/**/*.md"))
@@ -159,3 +163,18 @@ def test_a_picture_enlarges_with_the_keyboard_and_closes(driver, site):
     assert large.find_element(By.TAG_NAME, "img").get_attribute("alt")
     driver.switch_to.active_element.send_keys(Keys.ESCAPE)
     assert not large.is_displayed()
+
+
+@pytest.mark.slow
+def test_a_search_for_mask_ratio_finds_the_settings_first(driver, site):
+    handler = partial(SimpleHTTPRequestHandler, directory=site)
+    with ThreadingHTTPServer(("localhost", 0), handler) as server:
+        Thread(target=server.serve_forever).start()
+        driver.get(f"http://localhost:{server.server_port}/?q=mask_ratio")
+        found = WebDriverWait(driver, 20).until(
+            lambda page: page.find_elements(By.CSS_SELECTOR, ".md-search-result__item a")
+        )
+        addresses = [link.get_attribute("href") for link in found[:2]]
+        server.shutdown()
+    assert all("/settings/" in address for address in addresses)
+    assert addresses[1].endswith("#mask")
