@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -69,6 +70,17 @@ def mae_state(model: MaskedAutoencoder) -> dict[str, Tensor]:
 
 def under(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {prefix + name: value for name, value in state.items()}
+
+
+def renamed(state: Mapping[str, Tensor], table: str) -> dict[str, Tensor]:
+    """Tensors under other names: each row has a regular expression and what takes its place."""
+    result = {}
+    for name, value in state.items():
+        for row in filter(str.strip, table.splitlines()):
+            old, *new = row.split()
+            name = re.sub(old, "".join(new), name)
+        result[name] = value
+    return result
 
 
 def change(folder: Path, within: str = "", without: str = "", **settings: object) -> None:
