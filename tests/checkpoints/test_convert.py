@@ -234,7 +234,6 @@ def test_transformers_loads_the_folder(kind, settings, tmp_path):
     ("to", "settings", "reason"),
     [
         ("timm", dict(qkv="identity"), "qkv linear"),
-        ("huggingface", dict(class_token=False), "class_token True"),
         ("huggingface", dict(layer_scale=0.1), r"no place for blocks\.0\.ls1\.gamma"),
     ],
 )
@@ -273,7 +272,6 @@ def test_a_head_that_was_replaced_is_written_as_it_is(to, tmp_path):
     ("name", "part", "tensor"),
     [
         ("head", type("Cosine", (nn.Linear,), {"forward": id})(32, 3), "head.weight"),
-        ("head", nn.Linear(16, 3), "head.weight"),
         ("adapter", nn.Linear(2, 2), "adapter.weight"),
     ],
 )
@@ -321,7 +319,6 @@ def test_half_precision_is_half_the_file_and_loads_as_float32(tmp_path):
         got = again.state_dict()[name]
         assert got.dtype == torch.float32
         assert torch.equal(got, value.half().float()), name
-        torch.testing.assert_close(got, value, rtol=2**-11, atol=2**-25)
 
     # rounded once, it stays as it is
     convert_model(again, "safetensors", tmp_path / "again", half=True)

@@ -3,7 +3,6 @@
 The hub is a folder on this machine.
 """
 
-import os
 import shutil
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 import timm
 import torch
 from small import SIZES, refused, same
-from tiny import NORMALIZE
+from tiny import NORMALIZE, Payload
 
 from vit.checkpoints import load_model, save_model
 from vit.config import ViTConfig
@@ -56,15 +55,11 @@ def test_a_models_weights_and_settings_are_fetched_and_nothing_else(hub, tmp_pat
 
 
 def test_hostile_pickles_from_a_hub_do_not_run(hub, tmp_path):
-    class Hostile:
-        def __reduce__(self):
-            return os.system, (f"touch {tmp_path / 'marker'}",)
-
     for name in ("me/bin", TIMM):
         (tmp_path / "hub" / name).mkdir(parents=True)
-        state = {"a": torch.ones(1), "b": Hostile()}
+        state = {"a": torch.ones(1), "b": Payload(tmp_path / "marker")}
         torch.save(state, tmp_path / "hub" / name / "pytorch_model.bin")
-    assert "posix.system, which weights do not need; nothing in it was run" in refused("hf/me/bin")
+    assert "io.open" in refused("hf/me/bin")
     assert hub == [None, COMMIT]  # the pickle is of the same commit
     refused(TIMM)
     assert not (tmp_path / "marker").exists()
@@ -92,8 +87,7 @@ def test_a_cache_with_settings_alone_says_that_the_weights_are_not_there(hub, tm
         assert "the hub cannot be reached, or its repository has none" in message
 
 
-@pytest.mark.parametrize("is_offline", [True, False])
-@pytest.mark.parametrize("name", ["hf/me/tiny", TIMM])
+@pytest.mark.parametrize(("name", "is_offline"), [("hf/me/tiny", True), (TIMM, False)])
 def test_no_network_and_no_cache_is_one_line(name, is_offline, tmp_path: Path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))

@@ -15,13 +15,14 @@ import torch
 import torchvision
 import transformers
 from PIL import Image
+from small import warned
 from timm.data import create_transform, resolve_data_config
 from tiny import seeded
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 from torchvision.transforms._presets import ImageClassification
-from transformers import AutoImageProcessor, BitImageProcessorPil, Dinov2Config, Dinov2Model
+from transformers import AutoImageProcessor, BitImageProcessorPil
 
 from vit.checkpoints import load_model, save_model
 from vit.checkpoints.convert import convert_model
@@ -43,13 +44,6 @@ KINDS = {
     "squashed": dict(squash=True, crop_share=0.9),
     "grey": {},
 }
-MODES = {
-    "a/colour.png": "RGB",
-    "b/grey.png": "L",
-    "a/clear.png": "RGBA",
-    "b/palette.png": "P",
-    "b/ink.tiff": "CMYK",
-}
 
 
 @pytest.fixture(scope="module")
@@ -62,16 +56,24 @@ def folder(tmp_path_factory):
         normalize = Normalization(NORMALIZE.mean[:channels], NORMALIZE.std[:channels])
         save_model(folder / name, VisionTransformer(config), normalize, ("a", "b"), **saved)
     pixels = np.random.default_rng(0).integers(0, 256, (40, 64, 4), dtype=np.uint8)
-    for kind in "ab":
-        (folder / "images" / kind).mkdir(parents=True)
-    for name, mode in MODES.items():
-        picture = Image.fromarray(pixels if mode == "RGBA" else pixels[..., :3]).convert(mode)
-        picture.save(folder / "images" / name)
+    colour = Image.fromarray(pixels[..., :3])
+    pictures = {
+        "a/colour.png": colour,
+        "b/grey.png": colour.convert("L"),
+        "a/clear.png": Image.fromarray(pixels),
+        "b/palette.png": colour.convert("P"),
+        "b/ink.tiff": colour.convert("CMYK"),
+        "b/fits.png": colour.crop((0, 0, 12, 16)),
+        "b/large.jpg": colour.resize((640, 400)),
+        "a/turned.png": colour,
+    }
     exif = Image.Exif()
-    exif[0x0112] = 6  # turned by 90 degrees
-    Image.fromarray(pixels[..., :3]).save(folder / "images" / "a" / "turned.png", exif=exif)
-    Image.fromarray(pixels[:16, :12, :3]).save(folder / "images" / "b" / "fits.png")
-    Image.fromarray(pixels[..., :3]).resize((640, 400)).save(folder / "images" / "b" / "large.jpg")
+    for name, picture in pictures.items():
+        if "turned" in name:
+            exif[0x0112] = 6  # by 90 degrees
+        place = folder / "images" / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        picture.save(place, exif=exif)
     return folder
 
 
@@ -118,24 +120,15 @@ def test_tensors_are_what_vit_evaluate_shows_the_model(inputs):
 
 def test_a_folder_is_what_vit_evaluate_shows_the_model(inputs):
     """Its cache is not that of a model with another preparation."""
-    y, x = np.mgrid[:90, :120] / 20
-    for number in range(4):
-        waves = [np.sin(x + number), np.cos(y - number), np.sin(x * y / 3)]
-        smooth = Image.fromarray((np.stack(waves, -1) * 120 + 128).astype(np.uint8))
-        file = Path("photos") / "ab"[number % 2] / f"{number}.png"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        smooth.save(file)
-    data = load_data(DataConfig(source="folder", root="photos"), SIZE)
-    pictures = [Image.open(Path("photos", name)) for name in data.train.files + data.test.files]
-    shown = []
+    data = load_data(DataConfig(source="folder", root="images"), SIZE)
+    pictures = [Image.open(Path("images", name)) for name in data.train.files + data.test.files]
     for name in ("squashed", "cut"):
         inputs.clear()
-        assert main(["evaluate", name, "--data", "photos", "--method", "knn"]) == 0
+        assert main(["evaluate", name, "--data", "images", "--method", "knn"]) == 0
         transform = load_model(name).origin.transform
-        shown.append(torch.stack([transform(picture) for picture in pictures]))
+        shown = torch.stack([transform(picture) for picture in pictures])
         # an untrained network is shown them again
-        assert torch.equal(torch.cat(inputs)[: len(pictures)], shown[-1])
-    assert (shown[0] - shown[1]).abs().max() > 0.5
+        assert torch.equal(torch.cat(inputs)[: len(pictures)], shown)
 
 
 def test_it_is_a_torchvision_transform(folder):
@@ -149,7 +142,6 @@ def test_it_is_a_torchvision_transform(folder):
     image, label = transform(picture, torch.tensor(1))
     assert label == 1
     assert torch.equal(pickle.loads(pickle.dumps(transform))(picture), image)
-    assert "bicubic" in repr(transform)
 
 
 def test_inputs_and_fit_show_the_same_part_of_an_image(folder):
@@ -240,20 +232,6 @@ def test_transformers_prepares_the_same_pixels_for_a_model_of_ours(shape, share,
     assert difference.mean() < 4 / 255  # a picture cut before or after it is resized
 
 
-@pytest.mark.parametrize("size", [{"shortest_edge": 256}, {"height": 256, "width": 256}])
-def test_transformers_prepares_the_same_pixels(size, photo, tmp_path):
-    square, shape = photo.crop((0, 0, 200, 200)), {"height": 224, "width": 224}
-    settings = dict(
-        image_size=224, patch_size=112, hidden_size=16, num_hidden_layers=1, num_attention_heads=2
-    )
-    Dinov2Model(Dinov2Config(**settings)).save_pretrained(tmp_path / "hf")
-    theirs = BitImageProcessorPil(size=size, crop_size=shape, do_center_crop=True, resample=3)
-    theirs.save_pretrained(tmp_path / "hf")
-    ours = load_model(tmp_path / "hf")
-    expected = torch.as_tensor(np.asarray(theirs(square)["pixel_values"]))[0]
-    torch.testing.assert_close(ours.origin.transform(square), expected, rtol=0, atol=1e-5)
-
-
 def folder_of_transformers(folder, settings, **config):
     """A ViT of 32 x 32 pixels with this preprocessor, and transformers' own reading of it."""
     sizes = dict(
@@ -270,6 +248,19 @@ VIT = {"image_processor_type": "ViTImageProcessor"} | SQUARE
 BIT = {"image_processor_type": "BitImageProcessor"} | EDGE | {"crop_size": 32}
 DEIT = {"image_processor_type": "DeiTImageProcessor"}
 HALF = {"image_mean": 127.5, "image_std": 127.5}
+
+
+@pytest.mark.parametrize("size", [{"shortest_edge": 36}, {"height": 36, "width": 36}])
+def test_transformers_prepares_the_same_pixels(size, photo, tmp_path):
+    settings = BIT | {"size": size, "resample": 3}
+    folder_of_transformers(tmp_path, settings)
+    square = photo.crop((0, 0, 200, 200))
+    theirs = BitImageProcessorPil.from_pretrained(tmp_path)(square)["pixel_values"]
+    expected = torch.as_tensor(np.asarray(theirs))[0]
+    ours = load_model(tmp_path).origin.transform(square)
+    torch.testing.assert_close(ours, expected, rtol=0, atol=1e-5)
+
+
 # the settings that are carried out, whatever the class of the preprocessor
 CARRIED_OUT = {
     "squashed": VIT,
@@ -319,33 +310,26 @@ def test_what_a_preprocessor_says_is_carried_out(case, smooth, tmp_path):
 WARNED_OF = {
     "another filter": (VIT | {"resample": 0}, "nearest"),
     "padded": (BIT | {"crop_size": 48}, "not done here.*crop_size"),
-    "padded at the end": (
-        VIT | {"do_pad": True, "pad_size": SQUARE["size"]},
-        "not done here.*do_pad",
-    ),
+    "padded at the end": (VIT | {"do_pad": True, "pad_size": 32}, "not done here.*do_pad"),
     "not resized": (BIT | {"do_resize": False}, "not done here.*do_resize"),
     "other shares": (BIT | {"size": {"height": 40, "width": 64}}, "not done here.*64"),
     "a longest side": (
         BIT | {"size": {"shortest_edge": 32, "longest_edge": 40}},
         "not done here.*longest_edge",
     ),
-    "another size": (VIT | {"size": 64}, "image_size 64"),
     "another class": ({"image_processor_type": "MobileViTImageProcessor"} | SQUARE, "MobileViT"),
 }
 
 
 @pytest.mark.parametrize("case", WARNED_OF)
-def test_what_a_preprocessor_says_and_is_not_done_is_a_warning(case, photo, tmp_path):
-    """Theirs are other pixels indeed."""
+def test_what_a_preprocessor_says_and_is_not_done_is_a_warning(case, tmp_path):
     settings, part = WARNED_OF[case]
-    theirs = folder_of_transformers(tmp_path, settings)
+    folder_of_transformers(tmp_path, settings)
     with pytest.warns(UserWarning, match=part):
-        ours = load_model(tmp_path)
-    expected = theirs(photo, return_tensors="pt")["pixel_values"][0]
-    found = ours.origin.transform(photo)
-    if expected.shape == found.shape and case != "padded at the end":
-        assert (found - expected).abs().max() > 0.05
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", ".*image_size")
-        if case == "another size":
-            load_model(tmp_path, image_size=64)
+        load_model(tmp_path)
+
+
+def test_another_size_than_the_models_is_a_warning_until_an_option_says_it(tmp_path):
+    folder_of_transformers(tmp_path, VIT | {"size": 64})
+    assert "(image_size 64" in warned(tmp_path)
+    assert "image_size" not in warned(tmp_path, image_size=64)
