@@ -6,7 +6,7 @@ import pytest
 import torch
 from timm.layers import SwiGLUPacked
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
-from tiny import randomize, seeded
+from tiny import randomize, seeded, wide_encoder
 from torch import Tensor, nn
 
 from vit.checkpoints import load_model
@@ -39,10 +39,6 @@ CASES = {
     "qk-norm": dict(global_pool="token", qk_norm=True),
     "swiglu": dict(global_pool="token", mlp="swiglu", mlp_ratio=2.5),
 }
-
-
-def small_encoder(**settings) -> VisionTransformer:
-    return randomize(VisionTransformer(ViTConfig(**SMALL | settings)).eval()).requires_grad_(False)
 
 
 def small_batch() -> tuple[Tensor, Mask]:
@@ -84,7 +80,7 @@ def test_timms_weights_give_timms_tokens_and_logits(case):
     "settings", [dict(pos_embed="sincos", registers=2), dict(class_token=False)], ids=str
 )
 def test_hidden_pixels_change_not_a_bit(settings):
-    encoder, (images, mask) = small_encoder(**settings), small_batch()
+    encoder, (images, mask) = wide_encoder(**settings), small_batch()
     patches = patchify(images, (4, 2)).masked_fill(mask.mask[:, :, None] > 0, torch.nan)
     tokens = encoder(images, mask)
     assert torch.equal(encoder(unpatchify(patches, (4, 2), (2, 6)), mask), tokens)
@@ -92,7 +88,7 @@ def test_hidden_pixels_change_not_a_bit(settings):
 
 
 def test_order_of_visible_patches_only_permutes_the_tokens():
-    encoder, (images, mask) = small_encoder(registers=1), small_batch()
+    encoder, (images, mask) = wide_encoder(registers=1), small_batch()
     order = torch.randperm(6)
     tokens = encoder(images, mask)
     expected = torch.cat([tokens[:, :2], tokens[:, 2:][:, order]], dim=1)
@@ -102,7 +98,7 @@ def test_order_of_visible_patches_only_permutes_the_tokens():
 
 def test_images_of_another_size_would_get_wrong_positions():
     with pytest.raises(ValueError, match="the images have 4 x 12 pixels"):
-        small_encoder()(torch.randn(1, 3, 4, 12))
+        wide_encoder()(torch.randn(1, 3, 4, 12))
 
 
 def test_drop_path_keeps_or_drops_whole_images_and_keeps_the_mean():
@@ -119,7 +115,7 @@ def test_drop_path_does_what_it_is_given_and_the_same_draws_give_the_same_tokens
     x, chance = torch.ones(4, 3, 2), torch.tensor([0.1, 0.3, 0.2999, 0.9])
     kept = DropPath(0.3).train()(x, chance)[:, 0, 0] > 0
     assert kept.tolist() == [False, True, False, True]
-    encoder, images = small_encoder(depth=3, drop_path=0.9).train(), torch.randn(3, 3, 8, 12)
+    encoder, images = wide_encoder(depth=3, drop_path=0.9).train(), torch.randn(3, 3, 8, 12)
     every, none = torch.ones(3, 2, 2), torch.zeros(3, 2, 2)
     assert torch.equal(encoder(images, drop_path=none), encoder(images, drop_path=none))
     # the only block that never drops
@@ -175,16 +171,9 @@ def test_presets_build_and_have_timms_shapes(preset):
     config = ModelConfig(preset=preset)
     sizes = {key: PRESETS[preset][key] for key in ("embed_dim", "depth", "num_heads")}
     with torch.device("meta"):  # shapes without the work
-        model = build_autoencoder(config.vit_config(), config.decoder_config(), norm_pix_loss=True)
+        model = build_autoencoder(config.vit_config(), config.decoder_config())
         timms = TimmVisionTransformer(
             img_size=32, patch_size=4, num_classes=0, weight_init="skip", **sizes
         )
-        mask = Mask(
-            ids_keep=torch.empty(2, 16, dtype=torch.long),
-            ids_masked=torch.empty(2, 48, dtype=torch.long),
-            ids_restore=torch.empty(2, 64, dtype=torch.long),
-            mask=torch.empty(2, 64),
-        )
-        assert model(torch.empty(2, 3, 32, 32), mask).shape == (2, 64, 48)
     shapes = {name: value.shape for name, value in model.encoder.state_dict().items()}
     assert shapes == {name: value.shape for name, value in timms.state_dict().items()}

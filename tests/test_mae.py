@@ -4,19 +4,18 @@ import math
 
 import pytest
 import torch
-from tiny import randomize, seeded
+from tiny import SIZES, autoencoder, randomize, seeded
 from torch import Tensor, nn
 from transformers.models.vit_mae.configuration_vit_mae import ViTMAEConfig
 from transformers.models.vit_mae.modeling_vit_mae import ViTMAEDecoder, ViTMAEForPreTraining
 
 from vit.checkpoints import load_model
 from vit.config import DecoderConfig, ViTConfig
-from vit.mae import MaskedAutoencoder, build_autoencoder, masked_patch_loss, patch_targets
+from vit.mae import build_autoencoder, masked_patch_loss, patch_targets
 from vit.masking import Mask, make_mask, mask_from_noise, take
 from vit.patches import position_table
 
 PATCH, GRID = 4, (4, 4)
-ENCODER = dict(image_size=(16, 16), patch_size=(PATCH, PATCH), embed_dim=16, depth=2, num_heads=2)
 DECODER = dict(dim=8, depth=2, num_heads=4)
 
 
@@ -34,12 +33,6 @@ def theirs(**settings) -> ViTMAEForPreTraining:
 def channels_first(patches: Tensor) -> Tensor:
     """Patches (B, L, p q c) -> (B, L, c p q)."""
     return patches.unflatten(-1, (PATCH * PATCH, 3)).transpose(-1, -2).flatten(-2)
-
-
-def small_autoencoder(norm_pix_loss: bool = True, **settings) -> MaskedAutoencoder:
-    return build_autoencoder(
-        ViTConfig(**ENCODER | settings), DecoderConfig(**DECODER), norm_pix_loss
-    )
 
 
 def small_batch(kind: str = "random") -> tuple[Tensor, Mask]:
@@ -62,7 +55,7 @@ def test_transformers_weights_and_noise_give_its_loss_and_prediction(
         state["encoder.pos_embed"] = oracle.vit.embeddings.interpolate_pos_encoding(
             tokens, *image_size
         )
-    ours = small_autoencoder(norm_pix_loss, image_size=image_size)
+    ours = autoencoder(norm_pix_loss, DecoderConfig(**DECODER), image_size=image_size)
     ours.load_state_dict(state, strict=True)
 
     images, noise = torch.randn(3, 3, *image_size), torch.rand(3, 16)
@@ -77,7 +70,7 @@ def test_transformers_weights_and_noise_give_its_loss_and_prediction(
 
 @pytest.mark.parametrize("norm_pix_loss", [True, False])
 def test_loss_is_that_of_the_prediction_and_the_targets(norm_pix_loss):
-    model, (images, mask) = small_autoencoder(norm_pix_loss, drop_path=0.5), small_batch()
+    model, (images, mask) = autoencoder(norm_pix_loss, drop_path=0.5), small_batch()
     loss, tokens = model.eval().loss(images, mask)
     torch.testing.assert_close(
         loss, masked_patch_loss(model(images, mask), model.targets(images), mask.mask)
@@ -93,8 +86,8 @@ def test_loss_is_that_of_the_prediction_and_the_targets(norm_pix_loss):
 
 @pytest.mark.parametrize("depth", [1, 3])
 def test_masked_patches_alone_are_predicted_as_among_all(depth):
-    config, (images, mask) = DecoderConfig(**DECODER | {"depth": depth}), small_batch()
-    model = build_autoencoder(ViTConfig(**ENCODER, registers=2), config)
+    decoder, (images, mask) = DecoderConfig(**DECODER | {"depth": depth}), small_batch()
+    model = autoencoder(decoder=decoder, registers=2)
     tokens = model.encoder(images, mask)
     alone = model.decoder.predict_masked(tokens, mask)
     among = model.decoder(tokens, mask)
@@ -105,7 +98,7 @@ def test_masked_patches_alone_are_predicted_as_among_all(depth):
 
 def test_decoder_has_the_encoders_kind_of_block_where_it_has_none_of_its_own():
     kind = dict(qkv_bias=False, qk_norm=True, mlp="swiglu", mlp_ratio=2.0, norm_eps=1e-3)
-    encoder = ViTConfig(**ENCODER, **kind, layer_scale=0.1, drop_path=0.5)
+    encoder = ViTConfig(**SIZES, **kind, layer_scale=0.1, drop_path=0.5)
     decoder = build_autoencoder(encoder, DecoderConfig(**DECODER, mlp="gelu")).decoder
     assert decoder.config == DecoderConfig(**DECODER | kind | dict(mlp="gelu", qkv="linear"))
     block = decoder.blocks[-1]
@@ -129,7 +122,7 @@ def test_position_table_is_transformers(dim):
     ids=str,
 )
 def test_gradient_reaches_every_part_and_each_third(pos_embed, settings):
-    model = small_autoencoder(pos_embed=pos_embed, **settings).train()
+    model = autoencoder(pos_embed=pos_embed, **settings).train()
     model.loss(*small_batch())[0].backward()
     fixed = {"decoder.pos_embed"} | ({"encoder.pos_embed"} if pos_embed == "sincos" else set())
     assert {name for name, parameter in model.named_parameters() if parameter.grad is None} == fixed
@@ -141,7 +134,7 @@ def test_gradient_reaches_every_part_and_each_third(pos_embed, settings):
 
 
 def test_forward_is_pure():
-    model, (images, mask) = small_autoencoder(registers=1).train(), small_batch()
+    model, (images, mask) = autoencoder(registers=1).train(), small_batch()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     random_state = torch.get_rng_state()
     assert torch.equal(model(images, mask), model(images, mask))

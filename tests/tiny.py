@@ -94,7 +94,7 @@ def randomize(model: M, std: float = 0.2) -> M:
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             centre = 1.0 if "norm" in name and name.endswith("weight") else 0.0
-            nn.init.normal_(parameter, centre, min(std, parameter[0].numel() ** -0.5))
+            nn.init.normal_(parameter, centre, min(std, parameter.shape[1:].numel() ** -0.5))
     return model
 
 

@@ -12,6 +12,7 @@ from functools import partial
 import pytest
 import timm
 import torch
+from tiny import randomize
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoModelForImageClassification
 from transformers.models.auto import modeling_auto
@@ -25,17 +26,6 @@ WHOLE = """vision_transformer deit eva beit vision_transformer_hybrid vision_tra
 naflexvit cait xcit volo vitamin hiera""".split()  # noqa: SIM905
 """timm's files of which all families are tried; of the others, convolutions mostly, one model."""
 SIZES = ("tiny", "small", "nano", "medium", "base", "large", "huge", "giant", "gigantic")
-
-
-@torch.no_grad()
-def randomize(model: nn.Module) -> nn.Module:
-    """Give a model weights by which everything in it changes what comes out, and activations stay of order 1."""
-    torch.manual_seed(0)
-    for name, parameter in model.named_parameters():
-        about = 1.0 if "norm" in name and name.endswith("weight") else 0.0
-        spread = parameter[0].numel() ** -0.5 if parameter.ndim in (2, 4) else 0.2
-        parameter.normal_(about, spread)
-    return model.eval()
 
 
 @torch.no_grad()
@@ -76,7 +66,7 @@ def sweep(models: dict[str, Callable[[], nn.Module]], use: Callable[[nn.Module],
         if is_refused(shapes.state_dict()) and is_refused(shapes):
             counts["refused"] += 1
             continue
-        model = randomize(make())
+        model = randomize(make()).eval()
         expected, images = use(model)
         bare = outcome(dict(model.state_dict()), expected, images)
         whole = outcome(model, expected, images)
