@@ -14,9 +14,11 @@ import transformers as hf
 from safetensors.torch import load_file, save_file
 from small import (
     HUGGINGFACE,
+    SIZES,
     agree,
     change,
     close,
+    mae_state,
     random_model,
     refused,
     renamed,
@@ -29,7 +31,8 @@ from torch import Tensor, nn
 
 from vit.checkpoints import load_model
 from vit.checkpoints.formats.torchvision import HEADS as torchvision_heads  # noqa: N811
-from vit.mae import MaskedAutoencoder
+from vit.config import DecoderConfig, ViTConfig
+from vit.mae import MaskedAutoencoder, build_autoencoder
 from vit.weights import architecture
 
 # --- timm -----------------------------------------------------------------------------------------
@@ -159,13 +162,9 @@ def test_mae_with_its_decoder(tmp_path):
 
 def test_mae_heads_by_its_families():
     """MAE's decoder of width 512 has 16 heads, not 512 / 64 = 8; its ViT-H has 16, not 20."""
-    with torch.device("meta"):  # names and shapes are enough
-        wide = dict(patch_size=8, hidden_size=1280, num_attention_heads=16)
-        wide |= dict(decoder_hidden_size=512, decoder_num_attention_heads=16)
-        theirs = hf.ViTMAEForPreTraining(hf.ViTMAEConfig(**MAE | wide))
-    weights = as_original_mae(theirs).items()
-    state = {name: torch.zeros_like(value, device="cpu") for name, value in weights}
-    model = load_model(state)
+    encoder = ViTConfig(**SIZES | dict(embed_dim=1280, num_heads=16))
+    decoder = DecoderConfig(dim=512, depth=1, num_heads=16)
+    model = load_model(mae_state(build_autoencoder(encoder, decoder)))
     assert (model.encoder.config.num_heads, model.decoder.config.num_heads) == (16, 16)
 
 

@@ -182,9 +182,6 @@ def test_a_module_around_a_model_changes_neither_its_input_nor_its_answer():
     theirs = Around(lambda images: images * 2)
     assert "its Around changes images before they reach net.patch_embed.proj" in refused(theirs)
     theirs = Around()
-    theirs.register_forward_pre_hook(lambda _, inputs: (inputs[0] + 1,))
-    assert "changes images" in refused(theirs)
-    theirs = Around()
     theirs.net.register_forward_hook(lambda *of: of[2] * 2)
     assert "its answer computes something else" in refused(theirs)
 
