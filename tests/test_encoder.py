@@ -1,5 +1,6 @@
 """The encoder: timm is the oracle for its logits; laws of masks, order, modes and first weights."""
 
+import itertools
 import math
 
 import pytest
@@ -121,16 +122,11 @@ def test_drop_path_does_what_it_is_given_and_the_same_draws_give_the_same_tokens
     # the only block that never drops
     first = encoder.blocks[0](encoder.embed(encoder.patchify(images)))
     torch.testing.assert_close(encoder(images, drop_path=none), encoder.norm(first))
-    for branch in range(2):
-        for block in range(2):
-            draws = every.clone()
-            draws[1, block, branch] = 0
-            changed = (
-                (encoder(images, drop_path=draws) != encoder(images, drop_path=every))
-                .flatten(1)
-                .any(1)
-            )
-            assert changed.tolist() == [False, True, False]
+    for block, branch in itertools.product(range(2), repeat=2):
+        draws = every.clone()
+        draws[1, block, branch] = 0
+        changed = encoder(images, drop_path=draws) != encoder(images, drop_path=every)
+        assert changed.flatten(1).any(1).tolist() == [False, True, False]
 
 
 def test_drop_path_grows_as_timms():

@@ -54,8 +54,8 @@ def of_torchvision(heads: nn.Module) -> nn.Module:
     return random_model(model)
 
 
-def of_timm(head: nn.Module, **settings: object) -> nn.Module:
-    model = timm_model(**settings)
+def of_timm(head: nn.Module) -> nn.Module:
+    model = timm_model()
     model.head = head
     return random_model(model)
 
