@@ -284,10 +284,9 @@ def test_a_part_that_its_settings_do_not_describe_is_refused_and_nothing_is_writ
 def test_an_existing_file_or_folder_is_not_replaced(tmp_path):
     ours = saved(tmp_path / "ours", global_pool="token")
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(CheckpointError, match="exists"):
-        convert_model(ours, "timm", tmp_path / "file")
-    with pytest.raises(CheckpointError, match="exists"):
-        convert_model(ours, "safetensors", tmp_path / "ours")
+    for name in ("file", "ours"):
+        with pytest.raises(CheckpointError, match="exists"):
+            convert_model(ours, "safetensors", tmp_path / name)
     assert (tmp_path / "file").read_text() == "mine"
     same(load_model(tmp_path / "ours"), ours)
 
