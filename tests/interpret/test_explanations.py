@@ -1,5 +1,7 @@
 """Law: what a result depends on is what the papers define, one image and one layer at a time."""
 
+from threading import Thread
+
 import pytest
 import timm
 import torch
@@ -146,6 +148,7 @@ class Checkpointed(nn.Module):
 
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_blocks_that_are_computed_twice_to_save_memory_are_computed_once(reentrant):
+    """The model, and others in other threads, keep their gradient checkpointing."""
     images = torch.randn(2, 3, 8, 12)
     model = Checkpointed(reentrant).eval()
     plain = model.model
@@ -157,6 +160,23 @@ def test_blocks_that_are_computed_twice_to_save_memory_are_computed_once(reentra
     ]
     assert all(map(torch.equal, found, expected))
     assert vars(torch.utils.checkpoint) == before
+
+    # In another thread, meanwhile
+    calls = []
+
+    def again() -> None:
+        x = torch.ones(1, requires_grad=True)
+        twice = lambda x: calls.append(1) or x.exp()  # noqa: E731
+        checkpoint(twice, x, use_reentrant=reentrant).sum().backward()
+
+    def score(logits: Tensor) -> Tensor:
+        thread = Thread(target=again)
+        thread.start()
+        thread.join()
+        return logits[:, 1]
+
+    relevance(model, images, score)
+    assert len(calls) == 2
 
 
 # --- Layers side by side -------------------------------------------------------------------------

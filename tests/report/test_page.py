@@ -8,13 +8,13 @@ import shlex
 import shutil
 from functools import cache
 from html import unescape
+from html.parser import HTMLParser
 from itertools import cycle, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from figures.test_document import Read as ReadText
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
@@ -51,14 +51,23 @@ RESULTS = {
 }  # fmt: skip
 
 
-class Read(ReadText):
+class Read(HTMLParser):
     """What a browser would take for tags, for text and for rows of tables."""
 
     def __init__(self, page: str):
-        super().__init__(page)
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.feed(page)
         self.words = " ".join(self.text)
         rows = [re.findall("<t[hd][^>]*>([^<]*)<", row) for row in page.split("<tr")[1:]]
         self.rows = [list(map(unescape, row)) for row in rows]
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.text.append(data)
 
     def pictures(self, alt: str = "") -> list[str]:
         """The addresses of those whose description has `alt` in it."""

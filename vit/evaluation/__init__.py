@@ -456,7 +456,5 @@ def obstacles(model: Model, data: Dataset) -> dict[str, str]:
         reasons["head"] = f"this model has a head of {classes} classes, {data.name} {len(names)}"
     elif own_names and match_classes(own_names, names) is None:
         own = shortened(", ".join(own_names), 40)
-        reasons["head"] = (
-            f"the classes of this model ({own}) are not those of {data.name}"
-        )
+        reasons["head"] = f"the classes of this model ({own}) are not those of {data.name}"
     return reasons

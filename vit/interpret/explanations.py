@@ -5,8 +5,9 @@ Letters: B images, h heads, N tokens (prefix tokens, then patches), D width, S s
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -247,9 +248,20 @@ def _gradients_on(model: nn.Module) -> Iterator[None]:
     with ExitStack() as undo:
         # Activation checkpointing computes a layer again, whose weights would be other tensors.
         # torch's function is imported under many names, but these parts of it under one only
-        once = SimpleNamespace(apply=lambda run, _preserve, *inputs: run(*inputs))
-        undo.enter_context(held(checkpoint, "CheckpointFunction", once))
-        undo.enter_context(held(checkpoint, "_checkpoint_hook", nullcontext))
+        here = threading.get_ident()
+        function = checkpoint.CheckpointFunction
+        hook = checkpoint._checkpoint_hook
+
+        def reentrant(run: Callable[..., Any], preserve: bool, *inputs: Any) -> Any:
+            if threading.get_ident() == here:
+                return run(*inputs)
+            return function.apply(run, preserve, *inputs)
+
+        def saving(frame: Any) -> AbstractContextManager[Any]:
+            return nullcontext() if threading.get_ident() == here else hook(frame)
+
+        undo.enter_context(held(checkpoint, "CheckpointFunction", SimpleNamespace(apply=reentrant)))
+        undo.enter_context(held(checkpoint, "_checkpoint_hook", saving))
         undo.enter_context(eval_mode(model))
         undo.enter_context(torch.inference_mode(False))
         undo.enter_context(torch.enable_grad())

@@ -292,15 +292,29 @@ def _implementation(part: nn.Module) -> str:
 
 def _fuse(parts: Iterable[nn.Module], undo: ExitStack) -> None:
     """Make modules that may multiply by hand call the fused attention, until `undo` closes."""
+    configs: dict[int, Any] = {}
     for part in parts:
         config = getattr(part, "config", None)
         if isinstance(part, MultiHeadSelfAttention):
             undo.enter_context(held(part, "kernel", "flash"))
         elif isinstance(part.__dict__.get("fused_attn"), bool):
             undo.enter_context(held(part, "fused_attn", True))
-        elif hasattr(config, "_attn_implementation_internal"):
-            # under the property of this name, which would also set the settings within these
-            undo.enter_context(held(config, "_attn_implementation_internal", "sdpa"))
+        elif isinstance(getattr(type(config), "_attn_implementation", None), property):
+            configs[id(config)] = config
+    for config in configs.values():
+        undo.enter_context(held(config, "__class__", _sdpa_in_this_thread(type(config))))
+
+
+def _sdpa_in_this_thread(kind: Any) -> type:
+    """Return settings of transformers for fused attention; other threads see them unchanged."""
+    thread = threading.get_ident()
+    original = kind._attn_implementation
+
+    def implementation(config: Any) -> Any:
+        return "sdpa" if threading.get_ident() == thread else original.fget(config)
+
+    names = {"_attn_implementation": property(implementation, original.fset)}
+    return type(kind.__name__, (kind,), names)
 
 
 def _copy_with_kernel(attend: Callable[..., Tensor]) -> Callable[..., Any]:

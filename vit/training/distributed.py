@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -302,6 +303,13 @@ def _own_cores(place: Distributed) -> Iterator[None]:
         os.sched_setaffinity(0, all_cores)
 
 
+def _wait_for_the_cause(error: BaseException) -> None:
+    """Let torchrun first see the end of another process, if that is what this error is about."""
+    # gloo raises no type of its own, and names the other process so
+    if isinstance(error, RuntimeError) and re.search("peer|remote worker", str(error)):
+        time.sleep(10)
+
+
 @contextmanager
 def _group(place: Distributed, on_gpus: bool, store: dist.Store) -> Iterator[None]:
     """Form the group of all processes, which meet at `store`, and end it after the block."""
@@ -309,13 +317,17 @@ def _group(place: Distributed, on_gpus: bool, store: dist.Store) -> Iterator[Non
     # prefix keeps the addresses of an earlier group apart
     timeout = timedelta(hours=2)
     store.set_timeout(timeout)
-    dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if on_gpus else "gloo",
-        timeout=timeout,
-        store=dist.PrefixStore(f"vit-{next(_groups)}", store),
-        rank=place.rank,
-        world_size=place.world_size,
-    )
+    try:
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if on_gpus else "gloo",
+            timeout=timeout,
+            store=dist.PrefixStore(f"vit-{next(_groups)}", store),
+            rank=place.rank,
+            world_size=place.world_size,
+        )
+    except RuntimeError as error:
+        _wait_for_the_cause(error)
+        raise
     end = dist.destroy_process_group
     try:
         yield
@@ -323,10 +335,7 @@ def _group(place: Distributed, on_gpus: bool, store: dist.Store) -> Iterator[Non
         # nccl would wait for unfinished exchanges, which a process that has ended never joins
         if on_gpus:
             end = dist.distributed_c10d._abort_process_group
-        # torchrun should first see the end of the process that knows the cause; gloo raises no type
-        # of its own
-        if isinstance(error, RuntimeError) and "peer" in str(error):
-            time.sleep(10)
+        _wait_for_the_cause(error)
         raise
     finally:
         end()
