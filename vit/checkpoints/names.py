@@ -105,18 +105,19 @@ def shared(names: str) -> tuple[KeyRule, ...]:
     return tuple(KeyRule(name, (name,)) for name in names.split())
 
 
-def within(rules: Iterable[KeyRule], ours: str, theirs: str) -> tuple[KeyRule, ...]:
+def within(rules: Sequence[KeyRule], ours: str, *theirs: str) -> tuple[KeyRule, ...]:
     """Return the rows of a layer or another part as rows of its container.
 
     Args:
         rules: the rows.
         ours: the container's name in front of our names.
-        theirs: the container's name in front of theirs.
+        theirs: the container's name in front of theirs; all rows once for each of several.
     """
     result = []
-    for rule in rules:
-        names = tuple(theirs + name for name in rule.theirs)
-        result.append(KeyRule(ours + rule.ours, names, rule.change))
+    for container in theirs:
+        for rule in rules:
+            names = tuple(container + name for name in rule.theirs)
+            result.append(KeyRule(ours + rule.ours, names, rule.change))
     return tuple(result)
 
 

@@ -18,7 +18,7 @@ from vit.checkpoints.formats.format import (
     class_names,
     only_given,
 )
-from vit.checkpoints.names import KeyRule, shared, table, within
+from vit.checkpoints.names import shared, table, within
 from vit.checkpoints.reading import Source
 from vit.config import pair
 
@@ -56,8 +56,7 @@ DISTILLATION = table("reg_token embeddings.distillation_token")
 VIT_BLOCK = (*ON_DISK, *IN_MEMORY, *NORMS, *MLP_ON_DISK, *MLP)
 VIT_ENCODER = (
     *BODY,
-    *within(VIT_BLOCK, "blocks.#.", "encoder.layer.#."),
-    *within(VIT_BLOCK, "blocks.#.", "layers.#."),
+    *within(VIT_BLOCK, "blocks.#.", "encoder.layer.#.", "layers.#."),
 )
 HEAD = table("head.@ classifier.@")
 
@@ -70,8 +69,12 @@ DECODER = (
         decoder.norm.@      decoder.decoder_norm.@
         decoder.pred.@      decoder.decoder_pred.@      (pixels)
     """),
-    *within(VIT_BLOCK, "decoder.blocks.#.", "decoder.decoder_layers.#."),
-    *within(VIT_BLOCK, "decoder.blocks.#.", "decoder.decoder_encoder.layer.#."),
+    *within(
+        VIT_BLOCK,
+        "decoder.blocks.#.",
+        "decoder.decoder_layers.#.",
+        "decoder.decoder_encoder.layer.#.",
+    ),
 )
 
 # Dinov2, whose SwiGLU has its gates in front of its values, in one matrix or in two
@@ -91,15 +94,6 @@ DINOV2_ENCODER = (
     *table("reg_token embeddings.register_tokens"),
     *within((*DINOV2_BLOCK, *DINOV2_SWIGLU), "blocks.#.", "encoder.layer.#."),
 )
-
-
-def _anywhere(rules: tuple[KeyRule, ...], *models: str) -> tuple[KeyRule, ...]:
-    """Return a body's rules for a task model, with one of the `models` in front, and a bare one."""
-    result: list[KeyRule] = []
-    for model in (*models, ""):
-        result += within(rules, "", model)
-    return tuple(result)
-
 
 # ---- Settings ------------------------------------------------------------------------------------
 
@@ -275,13 +269,14 @@ def _sides(size: Any, is_square: bool) -> dict[str, int]:
 
 # ---- Formats -------------------------------------------------------------------------------------
 
+# a body stands behind the name of a task model's, or alone
 ANCHOR = r"embeddings\.patch_embeddings\.projection\.weight"
 
 VIT_MAE = Format(
     name="Hugging Face ViTMAE",
     anchor=rf"(?:vit\.)?{ANCHOR}",
     marks=(r"decoder\.decoder_pred\.weight", r"decoder\.decoder_embed\.weight"),
-    rules=(*_anywhere(VIT_ENCODER, "vit."), *DECODER),
+    rules=(*within(VIT_ENCODER, "", "vit.", ""), *DECODER),
     hints=huggingface_hints,
     norm_eps=1e-12,
 )
@@ -289,7 +284,7 @@ VIT = Format(
     name="Hugging Face ViT",
     anchor=rf"(?:(?:vit|deit|ijepa)\.)?{ANCHOR}",
     marks=(r"((vit|deit|ijepa)\.)?(encoder\.layer|layers)\.\d+\.layernorm_before\.weight",),
-    rules=(*_anywhere((*VIT_ENCODER, *DISTILLATION), "vit.", "deit.", "ijepa."), *HEAD),
+    rules=(*within((*VIT_ENCODER, *DISTILLATION), "", "vit.", "deit.", "ijepa.", ""), *HEAD),
     dropped=(
         (r"(.*\.)?pooler\.dense\..*", "the pooler, a tanh layer that this encoder does not have"),
         (
@@ -313,7 +308,7 @@ DINOV2 = Format(
     name="Hugging Face Dinov2",
     anchor=rf"(?:dinov2(?:_with_registers)?\.)?{ANCHOR}",
     marks=(r"(dinov2(_with_registers)?\.)?encoder\.layer\.\d+\.layer_scale1\.lambda1",),
-    rules=_anywhere(DINOV2_ENCODER, "dinov2.", "dinov2_with_registers."),
+    rules=within(DINOV2_ENCODER, "", "dinov2.", "dinov2_with_registers.", ""),
     dropped=(
         (
             r"(.*\.)?embeddings\.mask_token",

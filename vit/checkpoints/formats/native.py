@@ -54,7 +54,7 @@ AUTOENCODER = Format(
     name=NAME,
     anchor=rf"(?:encoder\.)?{ANCHOR}",  # as in a run's checkpoints
     marks=(r"decoder\.pred\.weight",),
-    rules=(*ENCODER, *within(ENCODER, "", "encoder."), *DECODER),
+    rules=(*within(ENCODER, "", "", "encoder."), *DECODER),
     hints=own_hints,
 )
 ENCODER_ALONE = Format(

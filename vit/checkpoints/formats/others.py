@@ -92,10 +92,6 @@ GOOGLE = Format(
             _GOOGLE_ATTENTION,
             "blocks.#.",
             "Transformer.encoderblock_#.MultiHeadDotProductAttention_1.",
-        ),
-        *within(
-            _GOOGLE_ATTENTION,
-            "blocks.#.",
             "Transformer.encoderblock_#.MultiHeadDotProductAttention_0.",
         ),
     ),
@@ -122,10 +118,8 @@ MMPRETRAIN = Format(
     marks=(r"(backbone\.)?layers\.0\.ln1\.weight",),
     rules=(
         *table("head.@ head.layers.head.@"),
-        *within(_MMPRETRAIN_BACKBONE, "", "backbone."),
-        *within(_MMPRETRAIN_BLOCK, "blocks.#.", "backbone.layers.#."),
-        *_MMPRETRAIN_BACKBONE,
-        *within(_MMPRETRAIN_BLOCK, "blocks.#.", "layers.#."),
+        *within(_MMPRETRAIN_BACKBONE, "", "backbone.", ""),
+        *within(_MMPRETRAIN_BLOCK, "blocks.#.", "backbone.layers.#.", "layers.#."),
     ),
     global_pool="token",  # unless an fc_norm says otherwise
     crop_share=0.875,

@@ -154,11 +154,7 @@ DINOV2 = Format(
         *OUTSIDE_BLOCKS,
         *table("reg_token register_tokens"),
         # a training file groups layers in chunks: blocks.CHUNK.BLOCK, where BLOCK does not restart
-        *(
-            r
-            for chunk in ("", r"*.")
-            for r in within((*BLOCK, *SWIGLU), "blocks.#.", f"blocks.{chunk}#.")
-        ),
+        *within((*BLOCK, *SWIGLU), "blocks.#.", "blocks.#.", "blocks.*.#."),
     ),
     dropped=((r"mask_token", "DINOv2's token for masked patches, used only in its training"),),
     hints=dinov2_hints,
