@@ -355,6 +355,11 @@ class ViTConfig(Settings):
         )
 
     @property
+    def hidden_dim(self) -> int:
+        """Hidden width of the MLPs."""
+        return round(self.embed_dim * self.mlp_ratio)
+
+    @property
     def grid_size(self) -> tuple[int, int]:
         """(rows, columns) of patches."""
         height, width = self.image_size

@@ -110,7 +110,7 @@ class Block(nn.Module):
         self.attn = MultiHeadSelfAttention(config)
         self.ls1 = layer_scale(config)
         self.norm2 = nn.LayerNorm(dim, eps=config.norm_eps)
-        self.mlp = MLPS[config.mlp](dim, round(dim * config.mlp_ratio))
+        self.mlp = MLPS[config.mlp](dim, config.hidden_dim)
         self.ls2 = layer_scale(config)
         self.drop_path1 = DropPath(drop_path)
         self.drop_path2 = DropPath(drop_path)

@@ -223,7 +223,7 @@ def timm_config(
 
     # any of timm's models with the same MLP will do: model_args states everything else
     width = settings.embed_dim
-    hidden = round(width * settings.mlp_ratio)
+    hidden = settings.hidden_dim
     timm_name = "vit_base_patch16_224"
     if settings.mlp == "swiglu":
         # gate and value count together in timm

@@ -92,7 +92,7 @@ def to_huggingface(model: Model, origin: Origin) -> Outgoing:
     settings = model.encoder.config
     config = {theirs: getattr(settings, ours) for ours, theirs in ENCODER_SETTINGS.items()}
     config |= {"hidden_act": "gelu", "qkv_bias": settings.qkv_bias, "torch_dtype": "float32"}
-    config["intermediate_size"] = _hidden(settings)
+    config["intermediate_size"] = settings.hidden_dim
     for key in ("image_size", "patch_size"):
         side, width = config[key]
         if side == width:
@@ -138,11 +138,6 @@ def to_huggingface(model: Model, origin: Origin) -> Outgoing:
     return tensors, config, preprocessor, notes
 
 
-def _hidden(settings: ViTConfig) -> int:
-    """Return the width of the MLP in a layer."""
-    return round(settings.embed_dim * settings.mlp_ratio)
-
-
 def _vit_mae(target: str, model: Model, config: dict[str, Any]) -> tuple[KeyRule, ...]:
     """Add ViTMAE's own settings to config.json, and return its table."""
     assert model.decoder is not None
@@ -158,7 +153,7 @@ def _vit_mae(target: str, model: Model, config: dict[str, Any]) -> tuple[KeyRule
     config |= {
         "model_type": "vit_mae",
         "architectures": ["ViTMAEForPreTraining"],
-        "decoder_intermediate_size": _hidden(decoder),
+        "decoder_intermediate_size": decoder.hidden_dim,
         "norm_pix_loss": model.norm_pix_loss,
     }
     for ours, theirs in DECODER_SETTINGS.items():
