@@ -343,8 +343,8 @@ def origin_of(network: Network) -> Origin:
         interpolation = usual.interpolation
 
     # how the input was normalised; only three channels can be converted to others
-    mean = hints.mean or usual.mean
-    std = hints.std or usual.std
+    mean = hints.mean
+    std = hints.std
     channels = encoder.channels
     if network.options.mean and len(mean) not in (1, 3, channels):
         raise network.error(

@@ -99,11 +99,9 @@ def _read_normalization(network: Network, channels: int) -> None:
 
     # they are taken if they are one pair, or equal ones
     pairs = list(by_names.values())
-    mean = network.format.mean
-    std = network.format.std
+    mean, std = network.hints.usual_input or network.format.usual_input
     reason = network.format.other_inputs or f"the default of {network.format.name}"
     if network.hints.usual_input:
-        mean, std = network.hints.usual_input
         reason = "as usual for its family"
     if pairs and pairs.count(pairs[0]) == len(pairs):
         mean, std = pairs[0]
@@ -111,7 +109,7 @@ def _read_normalization(network: Network, channels: int) -> None:
             reason = f"as {names[0]} and {names[1]} say"
             network.report.dropped |= dict.fromkeys(names, "how its input is normalised")
         network.unplaced = [key for key in network.unplaced if key not in network.report.dropped]
-    elif network.hints.mean is not None:
+    elif network.hints.mean and network.hints.std:
         return
     network.hints = network.hints.model_copy(update={"mean": mean, "std": std})
     numbers = [", ".join(f"{value:.4g}" for value in values) for values in (mean, std)]

@@ -14,6 +14,7 @@ from vit.checkpoints.names import KeyRule
 from vit.checkpoints.reading import Source
 from vit.config import Number, PositiveFloat, Settings, Share, pair
 
+# mean and std of the input
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 HALVES = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
@@ -38,10 +39,10 @@ class Hints(Settings):
     """settings of `DecoderConfig`; they must agree with the tensors"""
     norm_pix_loss: bool | None = None
     """whether the decoder predicts normalised patches; None if unknown"""
-    mean: Annotated[tuple[Number, ...], Field(min_length=1)] | None = None
-    """of the input; None if unknown"""
-    std: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)] | None = None
-    """of the input; None if unknown"""
+    mean: tuple[Number, ...] = ()
+    """of the input; empty if unknown"""
+    std: tuple[PositiveFloat, ...] = ()
+    """of the input; empty if unknown"""
     interpolation: Any = None
     """how the input is resized, as the settings call it; None if unknown"""
     class_names: tuple[Any, ...] = ()
@@ -103,7 +104,8 @@ class Format:
         dropped: regular expressions of keys to leave out, each with the reason.
         hints: reads the settings, and returns values of `Hints`.
         global_pool: what the head reads in every model of this format; "" if it varies.
-        norm_eps, mean, std, interpolation, crop_share: the values if the settings do not say.
+        norm_eps, interpolation, crop_share: the values if the settings do not say.
+        usual_input: mean and std of the input, likewise.
         other_inputs: on which models of this format use another mean and std, if any do.
     """
 
@@ -116,8 +118,7 @@ class Format:
     global_pool: str = ""
     # most formats are for models trained on ImageNet by code that uses its mean
     norm_eps: float = 1e-6
-    mean: tuple[float, ...] = IMAGENET[0]
-    std: tuple[float, ...] = IMAGENET[1]
+    usual_input: tuple[tuple[float, ...], ...] = IMAGENET
     interpolation: str = "bicubic"
     crop_share: float = 1.0
     other_inputs: str = ""

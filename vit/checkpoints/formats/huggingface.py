@@ -299,8 +299,7 @@ VIT = Format(
     hints=huggingface_hints,
     global_pool="token",
     norm_eps=1e-12,
-    mean=HALVES[0],
-    std=HALVES[1],
+    usual_input=HALVES,
     interpolation="bilinear",
     other_inputs="as Google's ViT uses, but DINO's and DeiT's use ImageNet's",
 )

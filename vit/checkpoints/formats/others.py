@@ -97,8 +97,7 @@ GOOGLE = Format(
     ),
     dropped=((r"pre_logits\..*", "a hidden layer before its classifier"),),
     hints=google_hints,
-    mean=HALVES[0],
-    std=HALVES[1],
+    usual_input=HALVES,
     interpolation="bilinear",
 )
 SWAG = Format(
