@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from vit.checkpoints.architecture import read_architecture
 from vit.checkpoints.heads import NAMES
-from vit.checkpoints.network import Network, places_of, recognise
+from vit.checkpoints.network import Network, recognise
 from vit.checkpoints.reading import (
     Source,
     first_few,
@@ -224,8 +224,8 @@ def _refuse_unread(network: Network) -> None:
     for rule in network.format.rules:
         parts.update(name.partition(".")[0] for name in rule.theirs)
     for key, kind in unread.items():
-        place = next(place for place in places_of(network.prefix) if key.startswith(place))
-        if key.removeprefix(place).partition(".")[0] in parts:
+        _, module = network.place_of(key)
+        if module in parts:
             raise network.error(f"{key} is a {kind}, not a tensor")
     types = [*dict.fromkeys(unread.values())]
     network.note(f"not read, and nothing of it was run: what it holds of {first_few(types)}")

@@ -148,6 +148,16 @@ class Network:
                 f"({self.format.name})"
             )
         return tuple(self.tensors[name].value.shape)
+    def place_of(self, key: str) -> tuple[str, str]:
+        """Return where a tensor of the checkpoint is: in the network, or in a module that holds it.
+
+        Returns:
+            The prefix of that place, and the module directly in it, for `encoder.layer.0.bias`
+            "encoder".
+        """
+        place = next(place for place in places_of(self.prefix) if key.startswith(place))
+        return place, key.removeprefix(place).partition(".")[0]
+
 
     def drop(self, name: str, reason: str) -> None:
         """Leave a tensor out, if it is there."""

@@ -139,9 +139,7 @@ def account_for_rest(network: Network, is_whole: bool) -> None:
     usual: dict[str, None] = {}
     unknown: dict[str, None] = {}
     for key in network.unplaced:
-        # the module it is in, directly in the network or in one that holds it
-        place = next(place for place in places_of(prefix) if key.startswith(place))
-        module = key.removeprefix(place).partition(".")[0]
+        place, module = network.place_of(key)
         is_part = place == prefix and module in parts
 
         # within a layer, whatever its name, it changes what the layer computes
