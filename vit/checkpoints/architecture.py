@@ -17,6 +17,8 @@ from vit.checkpoints.reading import size_text
 from vit.config import DecoderConfig, ViTConfig, changed
 from vit.patches import sincos_positions
 
+SIZES = {"image_size", "patch_size", "channels"}
+"""The options that change what the encoder computes."""
 BLOCKS = {"encoder": "blocks.", "decoder": "decoder.blocks."}
 # heads by width, if they are not width / 64: ViT-H and ViT-g of the usual families, MAE's decoder
 USUAL_HEADS = {"encoder": {1152: 16, 1280: 16, 1408: 16, 1664: 16}, "decoder": {512: 16}}
@@ -34,8 +36,8 @@ def read_architecture(network: Network) -> None:
     # as in the checkpoint, then as the options request it
     stored = ViTConfig(**_read_encoder(network))
     options = network.options
-    sizes = {key: getattr(options, key) for key in ("image_size", "patch_size", "channels")}
-    network.encoder = changed(stored, only_given(sizes))
+    sizes = options.model_dump(include=SIZES, exclude_none=True)
+    network.encoder = changed(stored, sizes)
     _resize(network, stored)
     if not any(name.startswith("decoder.") for name in network.tensors):
         return

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vit.checkpoints.architecture import read_architecture
+from vit.checkpoints.architecture import SIZES, read_architecture
 from vit.checkpoints.heads import NAMES
 from vit.checkpoints.network import Network, recognise
 from vit.checkpoints.reading import (
@@ -42,8 +42,6 @@ ADVICE = (
     "num_classes 0 leaves the head out, part encoder what is not the encoder; name tensors, or "
     "patterns, in allow to accept that"
 )
-SIZES = ("image_size", "patch_size", "channels")
-"""The options that change what the encoder computes."""
 
 
 def load_model(
@@ -80,7 +78,7 @@ def load_model(
     with torch.device("cpu"):
         network = read_network(find(checkpoint), LoadOptions(**options))
         assign_weights(network)
-        _compare_with_theirs(network, options)
+        _compare_with_theirs(network)
 
     # what is easily overlooked in a report
     report = network.report
@@ -101,25 +99,25 @@ def load_model(
     return network.model
 
 
-def _compare_with_theirs(network: Network, options: dict[str, Any]) -> None:
+def _compare_with_theirs(network: Network) -> None:
     """Refuse a model of a library that computes something else than what was loaded from it.
 
     It is one in memory, compared at its own size, or one that settings describe, of which timm
     builds a small twin.
     """
     source = network.source
+    options = changed(network.options, dict.fromkeys(SIZES))
     twin = network.hints.twin
-    unchanged = {key: value for key, value in options.items() if key not in SIZES}
     if twin is not None:
         source = _source_of_module(twin, str(source.path))
-        unchanged = {}
+        options = LoadOptions()
     if source.given_model is None:
         return
     from vit.checkpoints.comparison import compare_outputs
 
     with warnings.catch_warnings(action="ignore"):
-        if twin is not None or unchanged != options:
-            network = read_network(source, LoadOptions(**unchanged))
+        if twin is not None or options != network.options:
+            network = read_network(source, options)
             assign_weights(network)
         compare_outputs(network)
 

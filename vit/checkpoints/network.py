@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from vit.checkpoints.formats import FORMATS, Format, Hints, refusal
-from vit.checkpoints.formats.format import only_given
 from vit.checkpoints.formats.native import OWN_FOLDER, is_own_folder
 from vit.checkpoints.formats.timm import TIMM, describes_itself
 from vit.checkpoints.names import KeyRule, map_in
@@ -387,6 +386,6 @@ def _network(
         for key in (word, f"{word}_config", f"{word.removesuffix('_model')}_config"):
             if isinstance(config.get(key), dict):
                 config = config | config[key]
-    stated = only_given({key: getattr(options, key) for key in ("mean", "std", "crop_share")})
+    stated = options.model_dump(include={"mean", "std", "crop_share"}, exclude_none=True)
     hints = Hints(**file_format.hints(replace(source, config=config)) | stated)
     return Network(source, options, file_format, prefix, others, hints, Report())
