@@ -12,6 +12,7 @@ from vit.checkpoints.loading import origin_of
 from vit.checkpoints.network import Network
 from vit.checkpoints.reading import size_text
 from vit.errors import one_line
+from vit.weights import architecture
 
 SHOWN = (
     "path", "checksum", "format", "encoder", "decoder", "parameters", "mean", "std", "class_names",
@@ -29,15 +30,12 @@ def facts(network: Network) -> dict[str, Any]:
     network.report.problems += network.bad_values().values()
     # its origin, before the report is copied, to which it adds notes
     origin = origin_of(network)
-    decoder = network.decoder
     return {
         "path": str(source.path),
         "files": [str(path) for path in source.files],
         "checksum": "verified" if "sha256" in source.config else "none",
         "format": network.format.name,
-        "encoder": network.encoder.model_dump(),
-        "decoder": decoder and decoder.model_dump(),
-        "norm_pix_loss": network.norm_pix_loss if decoder else None,
+        **architecture(network.model),
         "parameters": sum(tensor.value.numel() for tensor in network.tensors.values()),
         "mean": origin.normalize.mean,
         "std": origin.normalize.std,
