@@ -400,13 +400,13 @@ class ModelInputs:
             pictures.append(pixels.view(3, *self.image_size))
         return self._in_channels(torch.stack(pictures))
 
-    def fit(self, images: Tensor, whole: bool = False) -> Tensor:
+    def fit(self, images: Tensor) -> Tensor:
         """Crop and resize a data set's images for the model; see `inputs`.
 
         Returns:
             uint8 (B, C, H, W).
         """
-        return (255 * self._resize(images, whole)).round().byte()
+        return (255 * self._resize(images)).round().byte()
 
     def inputs(self, images: Tensor, whole: bool = False) -> Tensor:
         """Turn a data set's images into the model's input, as in training.
@@ -422,7 +422,7 @@ class ModelInputs:
         """
         return self.normalize(self._resize(images, whole))
 
-    def _resize(self, images: Tensor, whole: bool) -> Tensor:
+    def _resize(self, images: Tensor, whole: bool = False) -> Tensor:
         """Crop and resize uint8 (B, 3, h, w) as `inputs` says: float32 (B, C, H, W) from 0 to 1."""
         prepared = self.prepared
         if whole:

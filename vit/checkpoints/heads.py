@@ -142,7 +142,7 @@ def _read(network: Network, name: str, keys: Sequence[str]) -> tuple[str, str, s
 
     problem = network.hints.head_problem
     if not problem and not is_one:
-        problem = f"computes more than one linear layer ({first_few([*layers])})"
+        problem = f"computes more than one linear layer ({first_few(layers)})"
     # of two layers, only the first number of a list shows the order: tensors may be alphabetical
     if not problem and module is None and norm and not norm.endswith(".0"):
         problem = f"has a batch norm ({norm}) that may come after its linear layer"

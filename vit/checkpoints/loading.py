@@ -225,7 +225,7 @@ def _refuse_unread(network: Network) -> None:
         _, module = network.place_of(key)
         if module in parts:
             raise network.error(f"{key} is a {kind}, not a tensor")
-    types = [*dict.fromkeys(unread.values())]
+    types = dict.fromkeys(unread.values())
     network.note(f"not read, and nothing of it was run: what it holds of {first_few(types)}")
 
 

@@ -147,6 +147,7 @@ class Network:
                 f"({self.format.name})"
             )
         return tuple(self.tensors[name].value.shape)
+
     def place_of(self, key: str) -> tuple[str, str]:
         """Return where a tensor of the checkpoint is: in the network, or in a module that holds it.
 
@@ -156,7 +157,6 @@ class Network:
         """
         place = next(place for place in places_of(self.prefix) if key.startswith(place))
         return place, key.removeprefix(place).partition(".")[0]
-
 
     def drop(self, name: str, reason: str) -> None:
         """Leave a tensor out, if it is there."""
@@ -262,7 +262,7 @@ def _choose(source: Source, options: LoadOptions) -> Network:
     if not networks:
         raise source.error(
             refusal(tensors)
-            or f"its {len(tensors)} tensors ({first_few(list(tensors))}) are in no known format; "
+            or f"its {len(tensors)} tensors ({first_few(tensors)}) are in no known format; "
             "known are timm, MAE, DINO, iBOT, DINOv2, MoCo v3, MSN, I-JEPA, torchvision, Google's "
             ".npz, SWAG, mmpretrain, and Hugging Face's ViT, ViTMAE, ViTMSN, DeiT, I-JEPA, Dinov2"
         )
@@ -284,7 +284,7 @@ def _choose(source: Source, options: LoadOptions) -> Network:
 
     # networks of different shapes are no copies of each other
     layouts = []
-    for path in paths if len(paths) > 1 else ():
+    for path in paths:
         shapes = {}
         for name, rule in rules_of(source, *networks[path]).items():
             if not name.startswith("decoder."):

@@ -12,7 +12,7 @@ import json
 import re
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -121,14 +121,14 @@ class Source:
     @property
     def unread(self) -> dict[str, str]:
         """The types of the values that are not read, by the names of these values."""
-        objects = {key: value for key, value in self.values.items() if isinstance(value, Unread)}
-        return {key: type(value).__name__ for key, value in objects.items()}
+        values = self.values.items()
+        return {key: type(value).__name__ for key, value in values if isinstance(value, Unread)}
 
     def error(self, problem: str) -> CheckpointError:
         """Return an error that names the checkpoint, and what of it is not read."""
         types = dict.fromkeys(self.unread.values())
         if types:
-            problem += f"; it holds what is not read, {first_few([*types])}: {WAY_OUT}"
+            problem += f"; it holds what is not read, {first_few(types)}: {WAY_OUT}"
         return CheckpointError(f"{self.path}: {problem}")
 
 
@@ -352,8 +352,9 @@ def _leaves(tree: Any, name: str) -> Iterator[tuple[str, Any]]:
 # ---- Words -------------------------------------------------------------------------------------
 
 
-def first_few(names: list[str]) -> str:
+def first_few(names: Iterable[str]) -> str:
     """Return at most four names as a part of a sentence."""
+    names = [*names]
     text = ", ".join(names[:4])
     if len(names) > 4:
         text += f" and {len(names) - 4} more"

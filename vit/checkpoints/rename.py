@@ -165,11 +165,11 @@ def account_for_rest(network: Network, is_whole: bool) -> None:
 
     # a note on what is usual, a warning about what may be anything
     if usual:
-        network.note(f"left out, because the network is whole without it: {first_few([*usual])}")
+        network.note(f"left out, because the network is whole without it: {first_few(usual)}")
     if unknown:
         network.assume(
             "left out as no part of the network, although nothing says what it is: "
-            f"{first_few([*unknown])}",
+            f"{first_few(unknown)}",
             "allow; classifier if it is the head",
         )
 

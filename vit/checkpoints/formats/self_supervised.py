@@ -171,17 +171,12 @@ def moco_hints(source: Source) -> dict[str, Any]:
     number of heads than others.
     """
     for key, tensor in source.tensors.items():
-        has_table = key.endswith("pos_embed") and tensor.ndim == 3 and tensor.device.type != "meta"
+        has_table = key.endswith("pos_embed") and tensor.ndim == 3 and not tensor.is_meta
         if re.search(r"(base|momentum)_encoder\.", key):
             return of_code(source, "arch", r"vit_(conv_)?(small|base)", MOCO_HEADS)
         if has_table and not tensor[0, 0].any():
             return {"code": "form", "code_heads": MOCO_HEADS}
     return {}
-
-
-def jepa_hints(source: Source) -> dict[str, Any]:
-    """Return the hints common to the code of MSN and I-JEPA."""
-    return {"code": "form", "code_heads": JEPA_HEADS}
 
 
 MOCO = Format(
@@ -198,5 +193,5 @@ JEPA = Format(
     anchor=ANCHOR,
     marks=(r"predictor\.(.*\.)?predictor_blocks\..*", r"prototypes"),
     rules=ENCODER,
-    hints=jepa_hints,
+    hints=lambda source: {"code": "form", "code_heads": JEPA_HEADS},
 )

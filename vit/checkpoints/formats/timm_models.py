@@ -79,7 +79,7 @@ def hints(source: Source) -> dict[str, Any]:
                 "its code may give mlp_layer, act_layer or others, which config.json cannot hold; "
                 "assuming SiLU as the gate of a SwiGLU, else an exact GELU"
             )
-            result["differences"] = (*result.get("differences", ()), text)
+            result["differences"] += (text,)
             break
     return result | {"twin": twin}
 
@@ -121,6 +121,7 @@ def _hints_of_model(model: Any, settings: dict[str, Any]) -> dict[str, Any]:
         "interpolation": settings.get("interpolation"),
         "crop_share": settings.get("crop_pct"),
         "squash": crop_mode == "squash",
+        "differences": (),
     }
     if settings.get("mean") and settings.get("std"):
         result |= {"mean": settings["mean"], "std": settings["std"]}
