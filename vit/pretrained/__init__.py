@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 
 from vit.config import user_path
 from vit.errors import CheckpointError, one_line
@@ -21,9 +21,6 @@ from vit.errors import CheckpointError, one_line
 FOLDER = Path(__file__).resolve().parent
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
-TRAINED_ON = "trained_on.npy"
-CARD = "README.md"
-FILES = (WEIGHTS, CONFIG, TRAINED_ON, CARD)
 
 
 def shipped_models() -> dict[str, Path]:
@@ -74,28 +71,22 @@ def shipped(name: str) -> dict[str, Any]:
         and decoder, their arguments (decoder None if there is none); class_names; data, the name
         of the training data; figures, its measured scores, empty if there are none.
     """
-    folder = shipped_models().get(name)
-    if folder is None:
-        raise CheckpointError(
-            f"no model called {name[:100]!r} comes with the package; "
-            "`vit models` lists those that do"
-        )
+    folder = shipped_models()[name]
     # the names and sizes of tensors are in the header of the weights
     try:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-        files = [folder / file for file in FILES if (folder / file).is_file()]
         return {
             "name": name,
             "folder": str(folder),
             "parameters": count_parameters(folder / WEIGHTS),
-            "bytes": sum(file.stat().st_size for file in files),
+            "bytes": sum(file.stat().st_size for file in folder.iterdir()),
             "encoder": config["encoder"],
             "decoder": config["decoder"],
             "class_names": config["class_names"],
             "data": config["data"],
             "figures": config.get("figures") or {},
         }
-    except (OSError, SafetensorError, LookupError, TypeError, ValueError, AttributeError) as error:
+    except Exception as error:  # damaged files may raise nearly anything
         reason = f"{type(error).__name__}: {one_line(str(error))[:200]}"
         raise CheckpointError(f"{folder} is damaged, reinstall the package: {reason}") from error
 
