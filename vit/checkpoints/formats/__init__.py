@@ -12,8 +12,7 @@ from vit.checkpoints.formats.format import Format, Hints
 from vit.checkpoints.formats.others import refusal
 
 FORMATS = (
-    native.AUTOENCODER,
-    native.ENCODER_ALONE,
+    native.OWN,
     self_supervised.PRETRAINING,
     self_supervised.FINE_TUNED,
     self_supervised.DINO,

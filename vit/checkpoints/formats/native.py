@@ -50,17 +50,10 @@ def own_hints(source: Source) -> dict[str, Any]:
 
 OWN_FOLDER = Format(name=NAME, anchor=ANCHOR, rules=(), hints=own_hints)
 """Not among `FORMATS`: its names are ours, so no table is read."""
-AUTOENCODER = Format(
+OWN = Format(
     name=NAME,
-    anchor=rf"(?:encoder\.)?{ANCHOR}",  # as in a run's checkpoints
-    marks=(r"decoder\.pred\.weight",),
+    anchor=rf"(?:encoder\.)?{ANCHOR}",  # an autoencoder's in a run's checkpoints
+    marks=(r"decoder\.pred\.weight", rf"config\.json says {NAME}/.*", r"encoder\.embed_dim"),
     rules=(*within(ENCODER, "", "", "encoder."), *DECODER),
-    hints=own_hints,
-)
-ENCODER_ALONE = Format(
-    name=NAME,
-    anchor=ANCHOR,
-    marks=(rf"config\.json says {NAME}/.*", r"encoder\.embed_dim"),
-    rules=ENCODER,
     hints=own_hints,
 )
