@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -87,7 +86,3 @@ class LoadOptions(Settings):
         allowed = f"with std {self.std}; both are numbers, one per channel: 0.5,0.5,0.5"
         check((self, "mean", not pairs, allowed))
         return self
-
-    def allows(self, *names: str) -> bool:
-        """Return whether a tensor of one of these names may be missing or not finite."""
-        return any(fnmatchcase(name, pattern) for name in names for pattern in self.allow)

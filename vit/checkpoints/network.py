@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 
 import torch
 from torch import Tensor, nn
@@ -171,7 +172,8 @@ class Network:
         names = [name, f"encoder.{name}"]
         for key in self.tensors[name].theirs if name in self.tensors else (name,):
             names += [key.removeprefix(place) for place in places_of(self.prefix)]
-        return self.options.allows(*names)
+        patterns = self.options.allow
+        return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
     def bad_values(self) -> dict[str, str]:
         """Return the model's tensors that cannot be used: their name -> why.
