@@ -260,11 +260,9 @@ class VisionTransformer(nn.Module):
         # class token and registers, before the patches
         if not self.num_prefix_tokens:
             return x
-        tokens: list[Tensor] = []
-        if self.cls_token is not None:
-            tokens.append(self.cls_token)
-        if self.reg_token is not None:
-            tokens.append(self.reg_token)
+        tokens: list[Tensor] = [
+            token for token in (self.cls_token, self.reg_token) if token is not None
+        ]
         prefix = torch.cat(tokens, dim=1)  # (1, prefix, D)
         if self.has_prefix_positions:
             prefix = prefix + self.pos_embed[:, : self.num_prefix_tokens]
