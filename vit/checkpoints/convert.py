@@ -15,7 +15,7 @@ from vit.checkpoints.outgoing import to_huggingface, to_timm
 from vit.config import changed, user_path
 from vit.errors import CheckpointError
 from vit.mae import Model
-from vit.weights import Origin, build_model, save_model, write_weights
+from vit.weights import build_model, save_model, write_weights
 
 FOREIGN = {"timm": to_timm, "huggingface": to_huggingface}
 
@@ -38,10 +38,6 @@ def convert_model(model: Model, to: str, out: str | Path, half: bool = False) ->
     # the request
     out = user_path(out)
     origin = model.origin
-    if not isinstance(origin, Origin):
-        raise CheckpointError(
-            "this model was not loaded by load_model: nothing says how its input is normalised"
-        )
     if out.exists() and (out.is_file() or any(out.iterdir())):
         raise CheckpointError(f"{out} exists and is not replaced; name another path")
 
