@@ -265,7 +265,7 @@ def timm_config(
     }
     # class_names may be those of the training data alone
     if 0 < settings.num_classes == len(class_names):
-        config["label_names"] = list(class_names)
+        config["label_names"] = class_names
     return config
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from vit.checkpoints.formats.format import only_given
 from vit.checkpoints.network import Network
 from vit.checkpoints.reading import size_text
 from vit.config import DecoderConfig, ViTConfig, changed
@@ -35,8 +34,7 @@ def read_architecture(network: Network) -> None:
     """Set the network's `encoder`, `decoder`, `norm_pix_loss`, and convert its tensors to them."""
     # as in the checkpoint, then as the options request it
     stored = ViTConfig(**_read_encoder(network))
-    options = network.options
-    sizes = options.model_dump(include=SIZES, exclude_none=True)
+    sizes = network.options.model_dump(include=SIZES, exclude_none=True)
     network.encoder = changed(stored, sizes)
     _resize(network, stored)
     if not any(name.startswith("decoder.") for name in network.tensors):
@@ -47,16 +45,13 @@ def read_architecture(network: Network) -> None:
     width, _ = network.shape("decoder.embed.weight")
     decoder: dict[str, Any] = {"dim": width, **_read_blocks(network, "decoder", width)}
     _compare(network, decoder, hints)
-    decoder["norm_eps"] = hints.get("norm_eps", network.encoder.norm_eps)
+    decoder["norm_eps"] = hints.get("norm_eps")
     network.decoder = DecoderConfig(**decoder)
 
     # what it predicts
-    norm_pix_loss = options.norm_pix_loss
-    if norm_pix_loss is None:
-        norm_pix_loss = network.hints.norm_pix_loss
-    if norm_pix_loss is None:
+    if network.hints.norm_pix_loss is None:
         network.assume("its decoder predicts pixels, not normalised patches", "norm_pix_loss")
-    network.norm_pix_loss = bool(norm_pix_loss)
+    network.norm_pix_loss = bool(network.hints.norm_pix_loss)
 
 
 # ---- Read off the tensors ------------------------------------------------------------------------
@@ -89,7 +84,7 @@ def _read_encoder(network: Network) -> dict[str, Any]:
     # two values that matter in training only
     encoder["layer_scale"] = None
     if "blocks.0.ls1.gamma" in tensors:
-        encoder["layer_scale"] = only_given(hints).get("layer_scale", 1e-5)
+        encoder["layer_scale"] = hints.get("layer_scale", 1e-5)
     encoder["drop_path"] = hints.get("drop_path", 0.0)
 
     # the final norm stands before the pooling or after it

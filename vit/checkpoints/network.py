@@ -388,6 +388,7 @@ def _network(
         for key in (word, f"{word}_config", f"{word.removesuffix('_model')}_config"):
             if isinstance(config.get(key), dict):
                 config = config | config[key]
-    stated = options.model_dump(include={"mean", "std", "crop_share"}, exclude_none=True)
+    replacing = {"mean", "std", "crop_share", "norm_pix_loss"}
+    stated = options.model_dump(include=replacing, exclude_none=True)
     hints = Hints(**file_format.hints(replace(source, config=config)) | stated)
     return Network(source, options, file_format, prefix, others, hints, Report())

@@ -170,8 +170,7 @@ def huggingface_hints(source: Source) -> dict[str, Any]:
         inputs = _read_preprocessor(source, encoder.get("channels", 3), differences)
     elif model_type in USUAL:
         interpolation, crop_share = USUAL[model_type]
-        inputs = {"interpolation": interpolation, "crop_share": crop_share}
-        inputs["usual_input"] = IMAGENET
+        inputs = {"interpolation": interpolation, "crop_share": crop_share, "usual_input": IMAGENET}
 
     return inputs | {
         "encoder": encoder,

@@ -115,12 +115,6 @@ SWIGLU = table("""
 """)
 
 
-def dino_hints(source: Source) -> dict[str, Any]:
-    """Read the name of the architecture in the saved options of DINO and iBOT."""
-    names = r"(vit|deit)_(tiny|small|base|large)"
-    return of_code(source, "args.arch", names, DINO_HEADS)
-
-
 def dinov2_hints(source: Source) -> dict[str, Any]:
     """Distinguish DINOv2's own files, all with layer scales, from others that have a mask token."""
     if any(key.endswith("ls1.gamma") for key in source.tensors):
@@ -138,7 +132,9 @@ DINO = Format(
     ),
     rules=(*ENCODER, *DEIT_III),
     dropped=((r"masked_embed", "iBOT's token for masked patches, used only in its training"),),
-    hints=dino_hints,
+    hints=lambda source: of_code(
+        source, "args.arch", r"(vit|deit)_(tiny|small|base|large)", DINO_HEADS
+    ),
 )
 
 DINOV2 = Format(
