@@ -30,7 +30,8 @@ def compare_outputs(network: Network) -> None:
     and its gradients.
     """
     # the module that holds the network: the library's own, or the part of it that sees images
-    theirs = network.modules[network.prefix]
+    modules = network.modules
+    theirs = modules[network.prefix]
     library_model = network.source.module
     if library_model is not None and library_model in theirs.modules():
         theirs = library_model
@@ -47,7 +48,7 @@ def compare_outputs(network: Network) -> None:
         root: nn.Module = ours if name.startswith("decoder.") else ours.encoder
         place = tensor.theirs[0].rsplit(".", levels)[0]
         our_stages[place] = root.get_submodule(name.rsplit(".", levels)[0])
-        their_stages[place] = network.modules[f"{place}."]
+        their_stages[place] = modules[f"{place}."]
 
     # transformers' autoencoder masks patches by the noise that it is given
     generator = torch.Generator().manual_seed(0)
@@ -96,12 +97,13 @@ def compare_outputs(network: Network) -> None:
     # A module around it, if it takes images, passes them on unchanged or normalised as in the
     # origin, for pixels up to 1 or up to 255.
     wrapper = network.source.given_model
+    if wrapper is None or wrapper is theirs:
+        return
     place = network.tensors["patch_embed.proj.weight"].theirs[0].removesuffix(".weight")
-    embedding = network.modules[f"{place}."]
+    embedding = modules[f"{place}."]
     reached: dict[str, Tensor] = {}
-    if wrapper is not None and wrapper is not theirs:
-        with suppress(Exception):
-            reached = _run(wrapper, {place: embedding}, (image,), {})[1]
+    with suppress(Exception):
+        reached = _run(wrapper, {place: embedding}, (image,), {})[1]
     normalize = ours.origin.normalize
     mean, std = (torch.tensor(values)[:, None, None] for values in (normalize.mean, normalize.std))
     usual = [image, (image - mean) / std, (image / 255 - mean) / std]
