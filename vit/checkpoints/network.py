@@ -10,8 +10,10 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor, nn
 
-from vit.checkpoints.formats import FORMATS, Format, Hints, refusal
+from vit.checkpoints.formats import FORMATS
+from vit.checkpoints.formats.format import Format, Hints
 from vit.checkpoints.formats.native import OWN_FOLDER, is_own_folder
+from vit.checkpoints.formats.others import refusal
 from vit.checkpoints.formats.timm import TIMM, describes_itself
 from vit.checkpoints.names import KeyRule, map_in
 from vit.checkpoints.reading import Source, first_few, size_text

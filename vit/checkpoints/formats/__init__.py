@@ -8,8 +8,6 @@ from vit.checkpoints.formats import (
     timm,
     torchvision,
 )
-from vit.checkpoints.formats.format import Format, Hints
-from vit.checkpoints.formats.others import refusal
 
 FORMATS = (
     native.OWN,
@@ -29,5 +27,3 @@ FORMATS = (
     timm.TIMM,
 )
 """The first that fits is taken; TIMM, which has no marks, is last."""
-
-__all__ = ["FORMATS", "Format", "Hints", "refusal"]

@@ -28,7 +28,7 @@ ARGUMENTS = (
 def hints(source: Source) -> dict[str, Any]:
     """Read a model itself, or the architecture and normalisation in timm's config.json."""
     config = source.config
-    if source.module is not None and not config:
+    if "architecture" not in config:
         return _hints_of_model(source.module, getattr(source.module, "pretrained_cfg", None) or {})
 
     # the arguments that change the architecture; those of our autoencoders have one for timm alone
@@ -45,7 +45,7 @@ def hints(source: Source) -> dict[str, Any]:
 
     # The model that timm builds from them shows the rest. A small twin of two narrow layers, whose
     # values all affect its output, will be compared.
-    name = str(config.get("architecture"))
+    name = str(config["architecture"])
     _require_plain(name, str(source.path))
     with torch.device("meta"):
         model: Any = timm.create_model(name, pretrained=False, **arguments)
