@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from vit.isolation import held
 from vit.training.distributed import SINGLE, Distributed
@@ -113,11 +114,10 @@ class Muon(torch.optim.AdamW):
         made it.
         """
         if self.found_inf is not None and self.found_inf.device.type != "cpu":
-            old = torch.cat([value.flatten() for value in values])
-            new = torch.cat([value.flatten() for value in new_values])
+            old = _flatten_dense_tensors(values)
+            new = _flatten_dense_tensors(new_values)
             chosen = torch.where(self.found_inf > 0, old, new)
-            parts = chosen.split([value.numel() for value in values])
-            new_values = [part.view_as(old) for part, old in zip(parts, values, strict=True)]
+            new_values = _unflatten_dense_tensors(chosen, values)
         torch._foreach_copy_(values, new_values)
 
     def _orthogonalized(self, matrices: list[Tensor]) -> list[Tensor]:
@@ -140,10 +140,9 @@ class Muon(torch.optim.AdamW):
 
         # in one exchange; a sum in which all but one are zeros is exact, as are the updates in
         # `dtype`
-        flat = torch.cat([update.flatten() for update in updates])
-        flat = self.dist.all_reduce_sum(flat.to(self.dtype)).float()
-        parts = flat.split([matrix.numel() for matrix in matrices])
-        return [part.view_as(matrix) for part, matrix in zip(parts, matrices, strict=True)]
+        flat = _flatten_dense_tensors(updates).to(self.dtype)
+        flat = self.dist.all_reduce_sum(flat).float()
+        return list(_unflatten_dense_tensors(flat, matrices))
 
 
 def orthogonalize(matrices: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
