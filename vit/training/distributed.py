@@ -96,7 +96,7 @@ class Distributed:
     @contextmanager
     def main_process_first(self) -> Iterator[None]:
         """Let one process per machine run the block first; the others follow and find its cache."""
-        if self.world_size > 1 and self.local_rank > 0:
+        if self.local_rank > 0:
             dist.barrier()
         yield
         if self.world_size > 1 and self.local_rank == 0:
@@ -303,13 +303,6 @@ def _own_cores(place: Distributed) -> Iterator[None]:
         os.sched_setaffinity(0, all_cores)
 
 
-def _wait_for_the_cause(error: BaseException) -> None:
-    """Let torchrun first see the end of another process, if that is what this error is about."""
-    # gloo raises no type of its own, and names the other process so
-    if isinstance(error, RuntimeError) and re.search("peer|remote worker", str(error)):
-        time.sleep(10)
-
-
 @contextmanager
 def _group(place: Distributed, on_gpus: bool, store: dist.Store) -> Iterator[None]:
     """Form the group of all processes, which meet at `store`, and end it after the block."""
@@ -317,6 +310,7 @@ def _group(place: Distributed, on_gpus: bool, store: dist.Store) -> Iterator[Non
     # prefix keeps the addresses of an earlier group apart
     timeout = timedelta(hours=2)
     store.set_timeout(timeout)
+    end = dist.destroy_process_group
     try:
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if on_gpus else "gloo",
@@ -325,20 +319,19 @@ def _group(place: Distributed, on_gpus: bool, store: dist.Store) -> Iterator[Non
             rank=place.rank,
             world_size=place.world_size,
         )
-    except RuntimeError as error:
-        _wait_for_the_cause(error)
-        raise
-    end = dist.destroy_process_group
-    try:
         yield
     except BaseException as error:
         # nccl would wait for unfinished exchanges, which a process that has ended never joins
         if on_gpus:
             end = dist.distributed_c10d._abort_process_group
-        _wait_for_the_cause(error)
+        # torchrun is to see the end of another process first, if this error is about it; gloo
+        # raises no type of its own, and names that process so
+        if isinstance(error, RuntimeError) and re.search("peer|remote worker", str(error)):
+            time.sleep(10)
         raise
     finally:
-        end()
+        if dist.is_initialized():
+            end()
         # cycles, such as an error's traceback, may keep the group, and its threads abort the
         # process if they outlive Python
         gc.collect()
