@@ -883,6 +883,11 @@ class Config(Settings):
         cooldown = total - round(self.optim.cooldown * total)
         return warmup, max(warmup, cooldown), total
 
+    def whole_from(self, count: int) -> int:
+        """Return the step, of `count` images, from which classification sees whole images."""
+        epochs = self.train.epochs - self.classify.whole_epochs
+        return round(epochs * self.steps_per_epoch(count))
+
     def held_steps(self, count: int) -> int:
         """Return the number of steps, with `count` images, that a longer run would begin with.
 
@@ -891,7 +896,5 @@ class Config(Settings):
         """
         if self.optim.cooldown == 1:
             return 0
-        per_epoch = self.steps_per_epoch(count)
-        _, falls_from, _ = self.schedule(per_epoch)
-        whole_from = round((self.train.epochs - self.classify.whole_epochs) * per_epoch)
-        return min(falls_from, whole_from)
+        _, falls_from, _ = self.schedule(self.steps_per_epoch(count))
+        return min(falls_from, self.whole_from(count))

@@ -35,15 +35,15 @@ class MaskedDecoder(nn.Module):
     def __init__(self, config: DecoderConfig, encoder: ViTConfig):
         super().__init__()
         self.config = config.complete(encoder)
-        height, width = encoder.image_size
         p, q = encoder.patch_size
-        grid_size = (height // p, width // q)
         self.num_prefix_tokens = encoder.class_token + encoder.registers
 
         # the encoder's tokens and mask tokens, with positions
         self.embed = nn.Linear(encoder.embed_dim, config.dim)
         self.mask_token = nn.Parameter(torch.empty(1, 1, config.dim))
-        self.pos_embed = position_table("sincos", grid_size, self.num_prefix_tokens, config.dim)
+        self.pos_embed = position_table(
+            "sincos", encoder.grid_size, self.num_prefix_tokens, config.dim
+        )
 
         # layers without drop path, and one linear map to a patch's pixels
         block_config = config.blocks(encoder)

@@ -148,7 +148,7 @@ class Reconstruct(Objective):
         # the encoder sees the visible patches, the decoder all
         patches = math.prod(config.model.grid_size)
         self.keep = num_keep(patches, config.mask.ratio)
-        prefix = config.model.class_token + config.model.registers
+        prefix = model.encoder.num_prefix_tokens
         self.lengths = {"encoder": self.keep + prefix, "decoder": patches + prefix}
 
     @classmethod
@@ -227,8 +227,7 @@ class Classify(Objective):
         self.smoothing = settings.label_smoothing
 
         # some patches are dropped in every step except in the last epochs
-        per_epoch = config.steps_per_epoch(len(data.train))
-        self.whole_from = round((config.train.epochs - settings.whole_epochs) * per_epoch)
+        self.whole_from = config.whole_from(len(data.train))
         patches = math.prod(config.model.grid_size)
         self.keep = patches
         if settings.drop_patches:
@@ -236,7 +235,7 @@ class Classify(Objective):
         longest = self.keep
         if settings.whole_epochs:
             longest = patches
-        self.lengths = {"encoder": longest + config.model.class_token + config.model.registers}
+        self.lengths = {"encoder": longest + model.num_prefix_tokens}
 
         # with few labels, some classes may have none
         absent = sorted(set(names) - set(data.train.label_names))
