@@ -60,7 +60,6 @@ class MetricsFile(Callback):
         with replacing(path) as temporary:
             temporary.write_bytes(content)
         self._file = path.open("ab")
-        self._bytes = len(content)
         self._images = 0
         self._seconds_before = run.seconds
 
@@ -78,9 +77,7 @@ class MetricsFile(Callback):
         return {**done.metrics, "images_per_second": speed}
 
     def on_log(self, values: dict[str, Any]) -> None:
-        line = json.dumps(values, allow_nan=False).encode() + b"\n"
-        self._file.write(line)
-        self._bytes += len(line)
+        self._file.write(json.dumps(values, allow_nan=False).encode() + b"\n")
         self._file.flush()
 
     def on_save(self) -> None:
@@ -89,7 +86,7 @@ class MetricsFile(Callback):
         os.fsync(self._file.fileno())
 
     def state_dict(self) -> dict[str, Any]:
-        return {"bytes": self._bytes}
+        return {"bytes": self._file.tell()}
 
     def close(self) -> None:
         self._file.close()
