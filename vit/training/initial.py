@@ -30,7 +30,7 @@ def initial_model(
     """Return the model of a run at its first step, and what belongs to it.
 
     Args:
-        config: all settings; for a `loaded` model, they decide drop path and pooling.
+        config: all settings; they describe a `loaded` model (`follow`).
         data: the training data.
         loaded: what `model.init` names, from `vit.load_model`; it stays unchanged.
 
@@ -40,13 +40,13 @@ def initial_model(
         `vit.weights.checkpoint_hash` of `loaded`; "" for random weights.
     """
     objective = CLASSES[config.train.objective]
-    derived = objective.encoder_settings(config, data)
+    encoder = config.model.vit_config(**objective.encoder_settings(config, data))
     if config.model.init and loaded is None:
         # training loads none
         load = f"fit(..., init=load_model({config.model.init!r}))"
         raise ConfigError("model.init", f"in Python, hand the loaded model over: {load}")
     if loaded is None:
-        model = objective.build_model(config, config.model.vit_config(**derived))
+        model = objective.build_model(config, encoder)
         return model, Normalization.measured_on(data.train.images), [], ""
 
     # the whole of its encoder must be there
@@ -60,8 +60,6 @@ def initial_model(
         )
 
     # a new model, with whatever fits from the loaded one; its head is copied by `take_over`
-    kept = {"drop_path": config.model.drop_path, "global_pool": config.model.global_pool}
-    encoder = changed(loaded.encoder.config, {**kept, "num_classes": 0, **derived})
     model = objective.build_model(config, encoder)
     state = loaded.encoder.state_dict()
     body = {key: value for key, value in state.items() if not key.startswith("head.")}
