@@ -157,6 +157,13 @@ def test_the_architecture_is_the_checkpoints_and_what_the_command_line_names_mus
     follow(changed(settings, {"model.depth": 3}), {"model.depth"}, loaded)
 
 
+def test_a_checkpoint_for_images_of_other_channels_is_refused_before_the_data_is_loaded(tmp_path):
+    grey = VisionTransformer(changed(TINY.vit_config(), {"channels": 1}))
+    save_model(tmp_path, grey, Normalization([0.5], [0.2]))
+    with pytest.raises(ConfigError, match=r"^model\.init: .* of 1 channel, [^\n]* have 3;"):
+        initial(config(init=tmp_path))
+
+
 def test_held_out_images_that_the_checkpoint_may_have_been_taught_are_said(mae, tmp_path):
     data = dataset()
     # another part of the training images is held out now

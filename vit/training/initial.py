@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from vit.config import OBJECTIVES, PRESETS, Config, ModelConfig, changed, spelled
 from vit.data import Dataset
 from vit.data.images import seen_by
-from vit.errors import ConfigError
+from vit.errors import ConfigError, plural
 from vit.inputs import Normalization
 from vit.mae import Model
 from vit.training.objectives import CLASSES
@@ -108,6 +108,14 @@ def follow(config: Config, named: Collection[str], loaded: Model) -> tuple[Confi
     Returns:
         The settings that describe the model, and a note on what was taken over.
     """
+    # e.g. grey ones
+    channels = loaded.encoder.config.channels
+    if channels != ModelConfig.channels:
+        raise ConfigError(
+            "model.init",
+            f"{config.model.init} is for images of {plural(channels, 'channel')}, and training "
+            f"images have {ModelConfig.channels}; use another checkpoint",
+        )
     own = architecture_of(loaded)
     # a run chooses how its encoder is regularised and read, and a classifier has no decoder
     chosen = ["drop_path", "global_pool"]
