@@ -58,7 +58,7 @@ class Compute:
             return nullcontext()
         return torch.autocast(self.device.type, self.products)
 
-    def compiled(self, module: nn.Module, accum_steps: int = 1) -> nn.Module:
+    def compiled(self, module: nn.Module, accum_steps: int) -> nn.Module:
         """Return `module` for training steps, compiled if `compile` is set, with its parameters.
 
         Args:

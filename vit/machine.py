@@ -116,9 +116,9 @@ def bf16_pays(device: torch.device) -> bool:
     A GPU that has them is faster with them. So is a CPU with AMX. With AVX512-BF16 alone, AMD's are
     twice as fast, and some Intel servers half as fast.
     """
-    if device.type != "cpu" or not _has_bf16(device):
-        return _has_bf16(device)
-    return torch.cpu._is_amx_tile_supported() or "AMD" in device_name(device)
+    if device.type == "cpu" and not torch.cpu._is_amx_tile_supported():
+        return _has_bf16(device) and "AMD" in device_name(device)
+    return _has_bf16(device)
 
 
 def _computes(device: torch.device, precision: str) -> bool:

@@ -188,11 +188,11 @@ class Dynamics:
     steps: Tensor
     recorded: dict[str, dict[str, Tensor]]
 
-    def history(self, quantity: str, name: str, part: str = "encoder") -> Tensor:
+    def history(self, quantity: str, name: str, part: str) -> Tensor:
         """Return a quantity of all matrices of one name, first layer first: (records, layers)."""
         return self.recorded[quantity][f"{part}.{name}"]
 
-    def names(self, part: str = "encoder") -> set[str]:
+    def names(self, part: str) -> set[str]:
         """Return the names of the matrices of a part."""
         prefix = f"{part}."
         names = self.recorded["drift"]

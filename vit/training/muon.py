@@ -13,7 +13,7 @@ from torch import Tensor
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from vit.isolation import held
-from vit.training.distributed import SINGLE, Distributed
+from vit.training.distributed import Distributed
 
 # Each of the five iterations has its own a, b, c, which brings all singular values nearer to 1 than
 # one triple for all (Cesista et al. 2025, leloykun.github.io/ponder/muon-opt-coeffs).
@@ -52,8 +52,8 @@ class Muon(torch.optim.AdamW):
         self,
         groups: list[dict[str, Any]],
         betas: tuple[float, float],
-        dtype: torch.dtype = torch.float32,
-        dist: Distributed = SINGLE,
+        dtype: torch.dtype,
+        dist: Distributed,
     ) -> None:
         super().__init__(groups, lr=0.0, betas=betas, weight_decay=0.0, fused=True)
         self.dtype = dtype

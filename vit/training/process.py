@@ -8,7 +8,7 @@ import platform
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vit.training.distributed import Distributed
 
 
-class StopRequests:
+class StopRequests(ExitStack):
     """A context manager: signals set a flag in a `deferred` block, and raise `Stopped` elsewhere.
 
     Once the flag is set, SIGINT has Python's own handler. Only the main thread gets signals:
@@ -29,16 +29,13 @@ class StopRequests:
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.requested = 0
         self._deferring = False
-        self._handling = received_by(self._receive)
 
     def __enter__(self) -> StopRequests:
-        self._handling.__enter__()
+        self.enter_context(received_by(self._receive))
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self._handling.__exit__(None, None, None)
 
     def _receive(self, number: int, _: FrameType | None) -> None:
         if not self._deferring:

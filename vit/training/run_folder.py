@@ -180,7 +180,6 @@ class RunFolder(RunFiles):
         """Let others work in the folder."""
         if self._lock is not None:
             self._lock.close()
-            self._lock = None
 
     def refuse_if_taken(self) -> None:
         """Refuse to begin a run in a folder that already holds one of its files."""
