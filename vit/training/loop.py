@@ -125,7 +125,8 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
         draws = batch.shard(dist.rank, dist.world_size)
         targets = objective.targets(labels, batch)
         if targets is not None:
-            targets = targets[batch.own_rows(dist.rank, dist.world_size)]
+            own_targets = targets[batch.own_rows(dist.rank, dist.world_size)]
+            targets = to_device(own_targets, device)
         indices = draws.indices
         draws = draws.to(device)
         # where the images are
@@ -133,8 +134,6 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
             indices = draws.indices
         assert indices is not None
         images = to_device(dataset[indices], device)  # uint8 (B, C, h, w)
-        if targets is not None:
-            targets = to_device(targets, device)
 
         # 3. The gradient and the update; the results stay on the device until they are read
         part = shard(batch_images, dist.rank, dist.world_size)
@@ -148,15 +147,14 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
         first_bad = values["first_bad"]
         epoch = (step + 1) / per_epoch
         done = Step(step=step + 1, epoch=epoch, lr=lr, images=batch_images, values=values)
-        if compute.checks_each_step:
+        is_read = compute.checks_each_step or step + 1 == total
+        if is_read or (step + 1) % config.run.steps_between_lines(total) == 0:
             done.check()
 
         # 4. Everything that follows the weights
         objective.after_step(step + 1)
         if run.ema is not None:
             run.ema.update(run.model, step + 1)
-        if step + 1 == total or (step + 1) % config.run.steps_between_lines(total) == 0:
-            done.check()
 
         # 5. Callbacks and caller, whose time does not count
         run.step = step + 1
