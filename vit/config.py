@@ -112,7 +112,7 @@ def _path(value: Any) -> Any:
 def _switch(value: Any) -> Any:
     """Return "on" or "off": YAML reads these words as true and false."""
     if isinstance(value, bool):
-        return {True: "on", False: "off"}[value]
+        return "on" if value else "off"
     return value
 
 

@@ -47,7 +47,6 @@ from vit.training.distributed import Distributed, init_distributed
 from vit.training.initial import follow
 from vit.training.loop import train_and_save
 from vit.training.objectives import Objective, register
-from vit.training.process import StopRequests
 from vit.training.run import Run, setup
 from vit.training.run_folder import RunFolder, find_state, refuse_conflicts
 from vit.training.step import Callback, restore
@@ -112,7 +111,7 @@ def fit(
     if keep_freed_memory:
         process.keep_freed_memory()
     command = TrainCommand(config, out, resume)
-    with RunFolder(out) as folder, StopRequests() as stop:
+    with RunFolder(out) as folder, process.StopRequests() as stop:
         run = carry_out(command, folder, stop, train, test, callbacks, init)
         if run.dist.is_main:
             write_json(folder.summary, run.summary)
@@ -122,7 +121,7 @@ def fit(
 def carry_out(
     command: TrainCommand,
     folder: RunFolder,
-    stop: StopRequests,
+    stop: process.StopRequests,
     train: Any = None,
     test: Any = None,
     callbacks: Sequence[Callback] = (),
