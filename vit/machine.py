@@ -71,8 +71,12 @@ def choose_device(name: str) -> torch.device:
 
     Warn about an NVIDIA GPU that a CPU build of torch cannot use.
     """
-    found = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    available = [*(kind for kind, is_there in found.items() if is_there), "cpu"]
+    found = {
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+        "cpu": True,
+    }
+    available = [kind for kind, is_there in found.items() if is_there]
 
     # pip keeps a CPU build of torch, and a run would take twenty times as long without a word
     is_cpu_build = torch.version.cuda is None and not found["cuda"]

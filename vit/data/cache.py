@@ -26,6 +26,7 @@ from numpy.lib import format as npy
 
 from vit.atomic import make_folder, replacing
 from vit.data import ImageSet, content_hash
+from vit.data.images import spread
 from vit.errors import DataError, one_line
 from vit.inputs import OWN, Preparation, whole_pictures
 from vit.isolation import without_warnings
@@ -52,7 +53,7 @@ def cached(
     path: Path,
     shaping: object,
     count: int,
-    sizes: Iterable[Size | None],
+    size_of: Callable[[int], Size | None],
     decode: Callable[[Size, list[str]], Generator[Decoded]],
     image_size: Size,
     size: Size | None,
@@ -65,7 +66,8 @@ def cached(
         shaping: what determines the pixels, beside the size: the source images, and how they are
             decoded; None if unknown: then the file has no name, and is gone with its images.
         count: number of source images.
-        sizes: of some source images; read only if `size` is to be chosen.
+        size_of: number of a source image -> its size, None if unknown; asked only if `size` is to
+            be chosen.
         decode: ((h, w), remarks) -> all images, in order. Its remarks on images become notes, with
             the number of images.
         image_size: (H, W) of the model's input.
@@ -90,7 +92,8 @@ def cached(
     if size is None:
         height, width = image_size
         # how many times larger than the input each source image is, cropped to its shape
-        details = [min(side[0] / width, side[1] / height) for side in sizes if side]
+        sides = map(size_of, spread(count, MEASURED).tolist())
+        details = [min(side[0] / width, side[1] / height) for side in sides if side]
         scale = max(1.0, min(DETAIL, median_high(details or [1.0])))
         size = (round(height * scale), round(width * scale))
     # the decoder ends, also at an error; Pillow's warnings name no file

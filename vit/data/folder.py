@@ -16,8 +16,7 @@ from pathlib import Path
 
 from vit import inputs
 from vit.data import ImageSet
-from vit.data.cache import MEASURED, Decoded, Size, cache_path, cached, times_of
-from vit.data.images import spread
+from vit.data.cache import Decoded, Size, cache_path, cached, times_of
 from vit.device import usable_cores
 from vit.errors import DataError, one_line, plural
 from vit.inputs import OWN, Preparation
@@ -77,7 +76,7 @@ def load_folder(
             # to, and with a new class among the training images, which renumbers the others
             (class_names, prepared, files, list(map(times_of, paths))),
             len(files),
-            (inputs.size_of(paths[number]) for number in spread(len(files), MEASURED)),
+            lambda number: inputs.size_of(paths[number]),
             lambda size, remarks: _decoded(paths, labels, size, prepared, remarks),
             image_size,
             size,

@@ -6,7 +6,7 @@ See `vit.data.cache`.
 from __future__ import annotations
 
 import operator
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -18,8 +18,7 @@ from PIL import Image
 from vit import inputs
 from vit.config import DataConfig, user_path
 from vit.data import ImageSet
-from vit.data.cache import MEASURED, Decoded, Size, cache_path, cached, times_of
-from vit.data.images import spread
+from vit.data.cache import Decoded, Size, cache_path, cached, times_of
 from vit.errors import DataError, one_line
 from vit.weights import class_key
 
@@ -64,7 +63,7 @@ def load_datasets(
             cache_path(user_path(config.cache, "data.cache"), name, split, image_size),
             _shaping(dataset, columns, class_names),
             len(dataset),
-            _sizes(dataset, columns),
+            lambda row: _size(dataset, row, columns),
             lambda size, remarks: _decoded(dataset, columns, class_names, size, name, remarks),
             image_size,
             size,
@@ -184,11 +183,11 @@ def _read(dataset: Any, row: int, columns: Columns) -> tuple[Image.Image, Any]:
     return Image.fromarray(np.ascontiguousarray(pixels)), label
 
 
-def _sizes(dataset: Any, columns: Columns) -> Iterator[Size]:
-    """Yield (width, height) of some images; `_decoded` reports what is wrong with the others."""
-    for row in spread(len(dataset), MEASURED).tolist():
-        with suppress(Exception):
-            yield inputs.upright_size(_read(dataset, row, columns)[0])
+def _size(dataset: Any, row: int, columns: Columns) -> Size | None:
+    """Return an image's (width, height); `_decoded` reports what is wrong where there is none."""
+    with suppress(Exception):
+        return inputs.upright_size(_read(dataset, row, columns)[0])
+    return None
 
 
 def _decoded(
