@@ -104,7 +104,7 @@ def progress_bar(stream: TextIO, line: str, **options: Any) -> Bar:
     return Bar(file=Lines(stream), **options)  # type: ignore[call-overload]
 
 
-def work_bar(title: str, total: int | None, unit: str = " steps") -> Bar:
+def work_bar(title: str, total: int | None, unit: str) -> Bar:
     """Return a bar on stderr that disappears when it is closed.
 
     Args:

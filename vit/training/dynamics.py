@@ -147,9 +147,9 @@ class DynamicsRecorder(Callback):
         for step, values in self._pending:
             record: dict[str, Any] = {"step": step}
             for quantity, row in zip(QUANTITIES, values.tolist(), strict=True):
-                record[quantity] = {name: [] for name, _, _ in self._matrices}
+                record[quantity] = {}
                 for (name, _, _), value in zip(self._matrices, row, strict=True):
-                    record[quantity][name].append(value)
+                    record[quantity].setdefault(name, []).append(value)
             self._content += json.dumps(record) + "\n"
         self._pending.clear()
         write_text(self._path, self._content)

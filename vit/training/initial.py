@@ -116,13 +116,12 @@ def follow(config: Config, named: Collection[str], loaded: Model) -> tuple[Confi
             f"{config.model.init} is for images of {plural(channels, 'channel')}, and training "
             f"images have {ModelConfig.channels}; use another checkpoint",
         )
-    own = architecture_of(loaded)
-    # a run chooses how its encoder is regularised and read, and a classifier has no decoder
-    chosen = ["drop_path", "global_pool"]
+    # a classifier has no decoder, and a run chooses how its encoder is regularised and read
+    part = loaded
     if OBJECTIVES[config.train.objective].labels:
-        chosen += ["decoder_dim", "decoder_depth", "decoder_heads"]
-    for name in chosen:
-        own.pop(name, None)
+        part = loaded.encoder
+    own = architecture_of(part)
+    del own["drop_path"], own["global_pool"]
 
     # settings that the command line names must agree with the model
     current = {**dict(config.model), **config.model.dimensions}
@@ -153,6 +152,7 @@ def freeze(model: Model, names: Sequence[str]) -> list[Tensor]:
     """
     # a dictionary, because names may overlap: each third once, in their order
     thirds: dict[tuple[nn.Parameter, int], None] = {}
+    parameters = dict(model.named_parameters())
     for name in names:
         # a classifier's encoder may be named as within an autoencoder
         if model.decoder is None:
@@ -165,21 +165,18 @@ def freeze(model: Model, names: Sequence[str]) -> list[Tensor]:
             parameter_name = name.removesuffix(matrix) + "qkv"
 
         # of every layer, unless the name gives one
-        is_found = False
-        for key, parameter in model.named_parameters():
-            if not _contains(key, parameter_name):
-                continue
-            is_found = True
-            if matrix in THIRDS:
-                thirds[parameter, THIRDS[matrix]] = None
-            else:
-                parameter.requires_grad_(False)
-        if not is_found:
-            parts = ".".join(key for key, _ in model.named_parameters()).split(".")
+        found = [value for key, value in parameters.items() if _contains(key, parameter_name)]
+        if not found:
+            parts = ".".join(parameters).split(".")
             known = ", ".join([*THIRDS, "W_O", *sorted({*parts})])
             raise ConfigError(
                 "model.freeze", f"{name!r} is not a part of this model; it has {known}"
             )
+        for parameter in found:
+            if matrix in THIRDS:
+                thirds[parameter, THIRDS[matrix]] = None
+            else:
+                parameter.requires_grad_(False)
     # a third whose parameter another name has frozen as a whole needs nothing more
     return [
         _freeze_third(parameter, third) for parameter, third in thirds if parameter.requires_grad

@@ -132,9 +132,8 @@ class Reconstruct(Objective):
         super().__init__(model, config, data)
         # a norm of classifiers, which is not used here
         model.encoder.fc_norm.requires_grad_(False)
-        settings = config.reconstruct
-        self.compares_images = settings.contrast > 0
-        self.contrast = settings.contrast
+        self.contrast = config.reconstruct.contrast
+        self.compares_images = self.contrast > 0
         self.projector = None
         if self.compares_images:
             # to features (B, 128), where views are compared (SimCLR, Chen et al. 2020)

@@ -48,9 +48,8 @@ def parameter_groups(
             in_block = ".blocks." in f".{name}"
             settings["use_fallback"] = not (is_matrix and in_block)
         key = tuple(settings.items())
-        if key not in groups:
-            groups[key] = {"params": [], **settings}
-        groups[key]["params"].append(parameter)
+        group = groups.setdefault(key, {"params": [], **settings})
+        group["params"].append(parameter)
     # those that decay first
     return sorted(groups.values(), key=lambda group: -group["weight_decay"])
 
