@@ -194,10 +194,10 @@ def test_notes_tell_what_is_held_out_and_not_used_by_class(root):
         (root / "train" / name).touch()
     # the same from the files and from the cache
     for _ in range(2):
-        held_out, size, counts, *unused = load(root)[0].notes
+        held_out, size, *unused, counts = load(root)[0].notes
         assert "3 of the 12 images" in held_out
         assert "4 x 4" in size
-        assert counts.endswith("ape 3 + 1, bee 3 + 1, cat 3 + 1")
+        assert counts.endswith("ape: 3 + 1, bee: 3 + 1, cat: 3 + 1")
         assert set(unused) == {
             f"{root / 'train'}: 1 file not used (.png)",
             f"{root / 'train' / 'ape'}: 1 file not used (.HEIC)",

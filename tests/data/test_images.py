@@ -219,6 +219,17 @@ def test_a_share_of_the_labels_is_a_share_of_the_training_images_that_remain(roo
         assert not numbers(limited.train) & numbers(limited.test)
 
 
+@pytest.mark.parametrize("settings", [{}, {"limit": 6}, {"val_size": 20}, {"labels": 0.5}], ids=str)
+def test_the_images_of_each_class_are_counted_as_they_are_used(root, settings):
+    data = load(root, **settings)
+    counts = []
+    for label, name in enumerate(COUNTS):
+        of_class = [int((split.labels == label).sum()) for split in (data.train, data.test)]
+        counts.append(f"{name}: {of_class[0]} + {of_class[1]}")
+    kind = "held-out" if "val_size" in settings else "test"
+    assert f"training + {kind} images of each class: {', '.join(counts)}" in data.notes
+
+
 def test_scenes_stand_in_for_a_cifar_that_cannot_be_had(tmp_path):
     settings = dict(source="cifar10", root=str(tmp_path), download=False, limit=20)
     with pytest.raises(DataError, match="--data scenes"):

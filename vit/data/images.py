@@ -166,19 +166,28 @@ def with_test_images(
         test = replace(train.subset(held_out), skipped=(), notes=())
         train = train.subset(~held_out)
 
-    # The size of the images, and how many of the first classes there are
     height, width = train.images.shape[-2:]
     size = f"{width} x {height}; the model's input is {image_size[1]} x {image_size[0]}"
     notes.append(f"images are kept at {size}")
+    return replace(train, notes=(*map(one_line, notes), *train.notes)), test
+
+
+def counts_of_classes(train: ImageSet, test: ImageSet, measured: str) -> list[str]:
+    """Return a line on how many images the first classes have; none without classes.
+
+    Args:
+        train, test: with the same class names.
+        measured: the kind of images in `test`, as text.
+    """
+    if not train.class_names:
+        return []
     rows = []
     for label, class_name in enumerate(train.class_names[:NAMED_CLASSES]):
         of_class = [(split.labels == label).sum() for split in (train, test)]
-        rows.append(f"{class_name} {of_class[0]:,} + {of_class[1]:,}")
+        rows.append(f"{class_name}: {of_class[0]:,} + {of_class[1]:,}")
     if len(train.class_names) > NAMED_CLASSES:
         rows.append(f"{len(train.class_names) - NAMED_CLASSES:,} other classes")
-    if rows:
-        notes.append(f"training + test images of each class: {', '.join(rows)}")
-    return replace(train, notes=(*map(one_line, notes), *train.notes)), test
+    return [one_line(f"training + {measured} images of each class: {', '.join(rows)}")]
 
 
 def in_two_classes(images: ImageSet) -> list[str]:

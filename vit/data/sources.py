@@ -15,7 +15,13 @@ from torch import Tensor
 from vit.config import DataConfig, user_path
 from vit.data import Dataset, ImageSet, content_hash
 from vit.data.folder import load_folder
-from vit.data.images import hold_out, lowest_of_classes, spread, with_test_images
+from vit.data.images import (
+    counts_of_classes,
+    hold_out,
+    lowest_of_classes,
+    spread,
+    with_test_images,
+)
 from vit.errors import DataError
 from vit.inputs import OWN, Preparation
 from vit.weights import class_key
@@ -128,6 +134,11 @@ def load_data(
         count = max(1, round(config.labels * len(train)))
         chosen = lowest_of_classes(train.image_hashes, train.labels, count, "labels", 0)
         train = train.subset(chosen)
+    # of the images that are left, as the run uses no others
+    if is_own:
+        measured = "held-out" if config.val_size else "test"
+        of_classes = counts_of_classes(train, test, measured)
+        train = replace(train, notes=(*train.notes, *of_classes))
     return Dataset(
         name=name,
         source=source,
