@@ -54,6 +54,8 @@ def test_it_is_the_search_in_the_features_of_vit_embed(name, models, tmp_path, m
         assert one == other | {"similarity": pytest.approx(other["similarity"], abs=1e-9)}
     code, _, error = called("similar plain data/dog/5.png data --features", path)
     assert (code, "features.npz" in error) == (2, True)
+    code, _, error = called(f"similar {name} data/dog/5.png data/dog --features", path)
+    assert (code, "features.npz" in error) == (2, True)
 
 
 def test_the_page_says_what_the_table_says(page_of):

@@ -79,6 +79,11 @@ def read_features(options: Namespace, model: Model) -> tuple[list[str], Tensor]:
             problem = f"{options.features} is from {arrays['checkpoint']} with other weights"
             raise ConfigError(f"--features: {problem}; write it again with vit embed")
         files = [os.path.join(options.folder, file) for file in arrays["files"].tolist()]
+        # those of another folder would be answered with names that are not here
+        for file in files:
+            if not os.path.exists(file):
+                problem = f"{options.features} is of images with {file}, which does not exist"
+                raise ConfigError(f"--features: {problem}; write it again with vit embed")
         return files, torch.from_numpy(arrays["pooled"])
 
 
