@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from vit.data import Dataset, ImageSet
 from vit.errors import RunError
-from vit.runs import read_mapping, read_metrics, read_sample_images
+from vit.runs import read_mapping, read_metrics, read_sample_facts
 from vit.training.callbacks import SAMPLES, save_samples
 
 
@@ -32,13 +33,13 @@ def test_sample_images_come_back_as_they_were(tmp_path, count):
     for file in (path, tmp_path / "again"):
         save_samples(data, file)
     assert path.read_bytes() == (tmp_path / "again").read_bytes()
-    found = read_sample_images(path)
+    found = read_sample_facts(path)
     chosen = data.test.showcase(SAMPLES)
-    assert torch.equal(found.images, images[chosen])
-    assert found.labels == [data.test.label_names[place] for place in chosen.tolist()]
-    assert (found.class_names, found.data) == (list(names), data.facts)
+    assert torch.equal(load_file(path)["images"], images[chosen])
+    assert found["labels"] == [data.test.label_names[place] for place in chosen.tolist()]
+    assert (found["class_names"], found["data"]) == (list(names), data.facts)
 
     # Cut short, it is refused
     path.write_bytes(path.read_bytes()[:-7])
     with pytest.raises(RunError, match=r"safetensors cannot be read"):
-        read_sample_images(path)
+        read_sample_facts(path)

@@ -8,16 +8,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 from safetensors import safe_open
 
 from vit.config import CONFIGS, Config, config_file, flat_settings, read_settings
 from vit.errors import ConfigError, RunError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 __version__ = "0.1.0"
 """The version of this package, written into runs and pages."""
@@ -220,30 +217,16 @@ def read_saved_part(path: Path, length: int) -> bytes:
     return part[: part.rfind(b"\n") + 1]
 
 
-@dataclass(frozen=True)
-class SampleImages:
-    """A few test images that a run keeps, so that figures need no data set.
+def read_sample_facts(path: Path) -> dict[str, Any]:
+    """Return what showcase.safetensors says of the test images in it, and of all images.
 
-    Attributes:
-        images: uint8 (B, C, H, W).
-        labels: B class names; may be empty strings.
-        class_names: all of them.
-        data: `vit.data.Dataset.facts` of the whole data set.
+    Returns:
+        labels, their class names, which may be empty strings; class_names, all of them; data,
+        `vit.data.Dataset.facts` of the whole data set.
     """
-
-    images: Tensor
-    labels: list[str]
-    class_names: list[str]
-    data: dict[str, Any]
-
-
-def read_sample_images(path: Path) -> SampleImages:
-    """Read showcase.safetensors."""
     try:
         # names and facts travel as JSON in the file's header
-        with safe_open(path, framework="pt") as file:
-            text = json.loads(file.metadata()["showcase"])
-            images = file.get_tensor("images")
-        return SampleImages(images, text["labels"], text["class_names"], text["data"])
+        with safe_open(path, framework="numpy") as file:
+            return dict(json.loads(file.metadata()["showcase"]))
     except Exception as error:
         raise RunError(f"{path} cannot be read: {error}; remove it to do without it") from error

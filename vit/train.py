@@ -31,7 +31,7 @@ from vit.runs import (
     __version__,
     config_of_run,
     read_metrics,
-    read_sample_images,
+    read_sample_facts,
 )
 from vit.training import process
 from vit.training.callbacks import (
@@ -211,7 +211,7 @@ def set_up(
         config = changed(config, used)
     if command.resume and data.source == "scenes" and folder.showcase.exists():
         # of a run that began with other images than its settings name
-        data = replace(data, warning=read_sample_images(folder.showcase).data.get("warning"))
+        data = replace(data, warning=read_sample_facts(folder.showcase)["data"].get("warning"))
 
     # the run, at its first step or at its last checkpoint; the folder is locked before that is read
     state = None

@@ -11,7 +11,7 @@ from typing import Any
 from vit.config import OBJECTIVES, Config, flat_settings
 from vit.errors import RunError, plural
 from vit.metrics import usual_scores
-from vit.runs import RunFiles, SampleImages, read_mapping, read_metrics, read_sample_images
+from vit.runs import RunFiles, read_mapping, read_metrics, read_sample_facts
 
 NOT_COMPARED = ("train.seed", "data.fallback")
 """Settings that runs in one row may differ in; the images that a fallback gave are compared."""
@@ -23,7 +23,7 @@ class RunRecord:
 
     Attributes:
         files: where everything is.
-        sections: config.yaml as it is.
+        settings: all of them by "section.key"; one missing in config.yaml has its default.
         summary: summary.json; empty if the run is not finished.
         results: every results.json of `vit evaluate` on the run's own weights, by its folder within
             the run folder.
@@ -31,7 +31,7 @@ class RunRecord:
     """
 
     files: RunFiles
-    sections: dict[str, dict[str, Any]]
+    settings: dict[str, Any]
     summary: dict[str, Any]
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -40,11 +40,6 @@ class RunRecord:
     def name(self) -> str:
         """The folder's name."""
         return self.files.path.resolve().name
-
-    @cached_property
-    def settings(self) -> dict[str, Any]:
-        """All settings by "section.key"; one missing in config.yaml has its default."""
-        return flat_settings(Config().to_dict()) | flat_settings(self.sections)
 
     @property
     def learns_labels(self) -> bool:
@@ -68,21 +63,17 @@ class RunRecord:
         return read_metrics(self.files.metrics)
 
     @cached_property
-    def samples(self) -> SampleImages | None:
-        """The images that the run keeps; None if their file is missing."""
+    def samples(self) -> dict[str, Any]:
+        """What is known of the images that the run keeps; empty if their file is missing."""
         if not self.files.showcase.exists():
-            return None
-        return read_sample_images(self.files.showcase)
+            return {}
+        return read_sample_facts(self.files.showcase)
 
     @property
     def data(self) -> dict[str, Any]:
         """`vit.data.Dataset.facts`, from the summary or the sample images; empty without them."""
         # The summary comes at the end of a run, the sample images at its start
-        if self.summary.get("data"):
-            return dict(self.summary["data"])
-        if self.samples:
-            return self.samples.data
-        return {}
+        return dict(self.summary.get("data") or self.samples.get("data", {}))
 
     @property
     def tested_on(self) -> str:
@@ -131,7 +122,8 @@ def read_run(path: Path) -> RunRecord:
     if not files.config.is_file():
         advice = "name the folder of a run, e.g. runs/quickstart"
         raise RunError(f"{path} is not a run: it has no config.yaml; {advice}")
-    record = RunRecord(files, read_mapping(files.config), read_mapping(files.summary))
+    settings = flat_settings(Config().to_dict()) | flat_settings(read_mapping(files.config))
+    record = RunRecord(files, settings, read_mapping(files.summary))
 
     # What `vit evaluate` left in the folder, if it is about the run's own weights
     for results_path in sorted(path.rglob("results.json")):

@@ -111,9 +111,8 @@ def confused_classes(record: RunRecord) -> list[tuple[str, str, str]]:
     images = table.sum(1).to_dense()  # (classes,)
 
     # The names of the classes travel with the sample images
-    names = [f"class {number}" for number in range(len(table))]
-    if record.samples:
-        names = record.samples.class_names
+    numbered = [f"class {number}" for number in range(len(table))]
+    names = record.samples.get("class_names", numbered)
     wrong = (labels != predicted).nonzero()[:, 0]
     order = counts[wrong].argsort(descending=True, stable=True)
     pairs = []

@@ -283,7 +283,7 @@ def summarize(
 def save_samples(data: Dataset, path: Path) -> None:
     """Keep some test images, spread over the classes, which the run's figures show.
 
-    `vit.runs.read_sample_images` reads them.
+    `vit.runs.read_sample_facts` reads what is known of them.
     """
     samples = data.test.subset(data.test.showcase(SAMPLES))
     text = {
