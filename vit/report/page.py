@@ -34,16 +34,6 @@ SIGNATURE = '<meta name="generator" content="vit report">'
 """Marks such a page, unlike other files; it is in the template."""
 EXPLORE = "explore.html"
 """The page of `vit explore` in a run's folder, to link."""
-PICTURES = (
-    "reconstructions",
-    "mistakes",
-    "confusion",
-    "reliability",
-    "attention",
-    "curves",
-    "dynamics",
-)
-"""The stems of the figures in a run's folder that the page shows."""
 
 
 def write_report(record: RunRecord, out: Path) -> int:
@@ -106,7 +96,6 @@ def report_page(record: RunRecord, out: Path | None = None) -> str:
         tested_images_of=tested_images_of,
         settings=[(key, spelled(value)) for key, value in settings.items()],
         changed=changed_settings(settings),
-        notes=record.notes,
     )
 
 
@@ -116,11 +105,10 @@ def pictures_of(record: RunRecord) -> dict[str, str]:
     Without curves.png, which a run draws at its end, the curves so far are drawn.
     """
     # As they are in the folder
-    pictures = dict.fromkeys(PICTURES, "")
-    for stem in PICTURES:
-        path = record.files.path / f"{stem}.png"
-        if path.is_file():
-            pictures[stem] = data_uri(path.read_bytes())
+    pictures = {}
+    for path in record.files.all:
+        if path.suffix == ".png":
+            pictures[path.stem] = data_uri(path.read_bytes()) if path.is_file() else ""
 
     # A run that is not finished has curves already
     if not pictures["curves"] and record.metrics:
