@@ -73,7 +73,6 @@ def example(
         grid_size=grid,
         class_token=class_token,
         registers=registers,
-        decoder_prefix=prefix if masked else 0,
     )
 
 

@@ -128,9 +128,9 @@ def page_of(options: Namespace, subject: ModelWithImages, moments: Sequence[Mome
 
     # A photo is shown as it is, where there is a file with more pixels than the input
     photos = []
-    for number in range(len(subject)):
-        path = subject.collection.path(number)
-        photos.append(photo_of(path, subject.model.origin) if path is not None else b"")
+    images = subject.collection.images
+    if not isinstance(images, torch.Tensor):
+        photos = [photo_of(path, subject.model.origin) for path in images]
     return explore_page(
         moments,
         subject.names,
@@ -140,7 +140,6 @@ def page_of(options: Namespace, subject: ModelWithImages, moments: Sequence[Mome
         grid_size=geometry.grid_size,
         class_token=geometry.class_token,
         registers=registers,
-        decoder_prefix=geometry.num_prefix_tokens,
         title="Attention, patch by patch",
         facts=facts,
     )

@@ -68,7 +68,6 @@ def explore_page(
     grid_size: tuple[int, int],
     class_token: bool,
     registers: int,
-    decoder_prefix: int = 0,
     title: str,
     facts: Sequence[tuple[str, str]],
     limit: int = 10_000_000,
@@ -87,8 +86,7 @@ def explore_page(
             all may be missing or empty.
         grid_size: (rows, columns) of patches.
         class_token: whether the first token is one.
-        registers: how many follow it; both come before the patches.
-        decoder_prefix: how many of these tokens the decoder has.
+        registers: how many follow it; both come before the patches, in the decoder too.
         title: the heading.
         facts: (what, text) pairs, such as ("model", "ViT-Tiny, patch 4").
         limit: of the page, in bytes.
@@ -135,7 +133,7 @@ def explore_page(
         "classToken": class_token,
         "registers": registers,
         "encoder": _described_layers(last.weights, prefix),
-        "decoder": _described_layers(last.decoder, decoder_prefix),
+        "decoder": _described_layers(last.decoder, prefix),
         "start": opening(last.weights, prefix, grid_size, hidden),
         # 256 times rrggbb for each theme
         "colours": {"light": PALETTE.tobytes().hex(), "dark": DARK_PALETTE.tobytes().hex()},

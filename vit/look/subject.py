@@ -68,12 +68,6 @@ class Collection:
             names.append(self.class_names[label] if label >= 0 else Path(file).stem)
         return names
 
-    def path(self, number: int) -> str | Path | None:
-        """Return an image's file; None for one of a data set."""
-        if isinstance(self.images, Tensor):
-            return None
-        return self.images[number]
-
     def load(self, numbers: Sequence[int], origin: Origin) -> Tensor:
         """Return some images as a model takes them: uint8 (B, C, H, W).
 
@@ -111,10 +105,6 @@ class ModelWithImages:
     mask: Mask | None = None
     query: Query = "mean"
     to_fill: list[Patch] | None = None
-
-    def __post_init__(self) -> None:
-        if self.mask is not None:
-            self.mask = self.mask.to(self.device)
 
     def __len__(self) -> int:
         return len(self.collection)
@@ -195,7 +185,8 @@ class ModelWithImages:
         for patch, value in ((masked, 2.0), (visible, -1.0)):
             if patch is not None:
                 noise[:, geometry.token(patch) - geometry.num_prefix_tokens] = value
-        return replace(self, mask=mask_from_noise(noise, num_keep(count, ratio)))
+        mask = mask_from_noise(noise, num_keep(count, ratio))
+        return replace(self, mask=mask.to(self.device))
 
     def middle_patches(self, allowed: Tensor) -> list[Patch]:
         """Return per image the allowed patch nearest to the middle of the grid.
