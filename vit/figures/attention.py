@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch as Swatch
@@ -26,7 +25,7 @@ from vit.figures.mosaic import (
     to_bytes,
     with_size,
 )
-from vit.figures.scale import Scale, short
+from vit.figures.scale import REDS, Scale, short
 from vit.figures.style import COLOURS, styled
 
 Patch = tuple[int, int]
@@ -56,7 +55,7 @@ OUTLINED = Swatch(
 )
 ABSENT = Swatch(facecolor=COLOURS.absent, edgecolor=ON_MAPS[0], hatch="///", linewidth=0)
 CROSSED = Swatch(
-    facecolor=matplotlib.colormaps[COLOURS.colours](0.25),
+    facecolor=REDS(0.25),
     edgecolor=ON_MAPS[0],
     hatch="///",
     linewidth=0,
@@ -463,7 +462,7 @@ def _on_patches(
     """
     count, panels = maps.shape[:2]
     below = [[""] * (1 + panels) for _ in range(count)]
-    if masses is None or not masses.any():
+    if masses is None:
         return below, []
     # As written: 89.7% is 90%, and not below it
     shares = 1 - masses.detach().cpu().double().numpy()

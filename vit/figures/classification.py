@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.colors import LinearSegmentedColormap, PowerNorm
@@ -70,10 +69,10 @@ def confusion_figure(
     if written:
         # Pale text on dark cells; a cell without images is empty
         for row, column in np.argwhere(counts):
-            look = {"ha": "center", "va": "center", "fontsize": 7, "color": COLOURS.ink}
-            if shares[row, column] > 0.18:
-                look["color"] = COLOURS.paper
-            axes.text(column, row, f"{100 * shares[row, column]:.0f}", **look)
+            share = shares[row, column]
+            colour = COLOURS.paper if share > 0.18 else COLOURS.ink
+            text = f"{100 * share:.0f}"
+            axes.text(column, row, text, ha="center", va="center", fontsize=7, color=colour)
         axes.set_xticks(range(classes), names, rotation=45, ha="right", rotation_mode="anchor")
         axes.set_yticks(range(classes), counted)
 
@@ -122,14 +121,20 @@ def reliability_figure(
         label="perfectly calibrated",
     )
     # Bins of few images are pale
-    look: dict[str, Any] = {"width": 0.92 * width, "color": blue}
     few = (count > 0) & (count < FEW)
     for chosen, alpha, label in (
         (count >= FEW, 0.85, "accuracy"),
         (few, 0.3, f"accuracy on fewer than {FEW} images"),
     ):
         if chosen.any():
-            axes.bar(middles[chosen], accuracy[chosen], alpha=alpha, label=label, **look)
+            axes.bar(
+                middles[chosen],
+                accuracy[chosen],
+                0.92 * width,
+                color=blue,
+                alpha=alpha,
+                label=label,
+            )
     # Points without a line: it would jump through bins of one image
     axes.plot(
         confidence,
@@ -146,9 +151,14 @@ def reliability_figure(
     axes.yaxis.set_major_formatter(percent_tick)
 
     # The legend stands above: inside, it would cover bars
-    place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2}
-    error_text = f"expected calibration error {error:.1%}"
-    axes.legend(title=error_text, alignment="left", ncols=2, fontsize=7.5, **place)
+    axes.legend(
+        title=f"expected calibration error {error:.1%}",
+        alignment="left",
+        ncols=2,
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        borderaxespad=0.2,
+    )
 
     # The images of each bin; thousands are rounded: there is no room for more digits
     share = count / max(count.sum(), 1)

@@ -41,10 +41,6 @@ class Curve:
     exact: bool = False
     share: bool = False
 
-    def write(self, value: float, form: str = ".3f") -> str:
-        """Return a value as text, in this format unless it is a share."""
-        return format(value, ".1%" if self.share else form)
-
 
 STEERING = (
     Curve("learning rate", "lr", exact=True),
@@ -100,19 +96,20 @@ def _draw(axes: Axes, metrics: Sequence[Mapping[str, Any]], curve: Curve) -> Non
     if not np.array_equal(mean, values):
         axes.plot(epochs, values, color=blue, alpha=0.25, linewidth=0.8)
     if len(values):
-        look: dict[str, Any] = {"linewidth": width, "label": "training, on augmented images"}
-        axes.plot(epochs, mean, color=blue, **look, **line_look(len(mean)))
+        label = "training, on augmented images"
+        axes.plot(epochs, mean, color=blue, linewidth=width, label=label, **line_look(len(mean)))
     epochs, held_out = _series(metrics, curve.val_key)
     if len(held_out):
         # Many marks would merge into a band
         mark = "o" if len(held_out) <= MARKED else ""
-        look = {"marker": mark, "markersize": 3, "label": "held-out images"}
-        axes.plot(epochs, held_out, color=purple, **look)
+        label = "held-out images"
+        axes.plot(epochs, held_out, color=purple, marker=mark, markersize=3, label=label)
 
     # Measurements at the end of the run, and what they are compared with
     styles = ((orange, "-"), (green, "--"), (COLOURS.quiet, ":"))
+    form = ".1%" if curve.share else ".3f"
     for (name, value), (colour, line) in zip(curve.lines.items(), styles, strict=False):
-        label = f"{name}: {curve.write(value)}"
+        label = f"{name}: {value:{form}}"
         axes.axhline(value, color=colour, linewidth=1.4, linestyle=line, label=label)
 
     # A linear axis would show a spike, of more than a hundred times the median, and nothing else

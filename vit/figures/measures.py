@@ -32,13 +32,34 @@ def heads_figure(
     for axes, (name, given, unit, uniform) in zip(panels, measures, strict=True):
         # Among the dots of a single layer a dash is their mean; nan does not count
         values = np.ma.masked_invalid(given)
-        look = line_look(len(layers), mark="_") | {"markersize": 14, "mew": 1.6}
-        axes.plot(layers, values.mean(1), color=blue, label="mean of the heads", **look)
-        look = {"alpha": 0.5, "mew": 0, "ms": 5.5, "zorder": 1.9, "label": "a head"}
-        axes.plot(np.repeat(layers, values.shape[1]), values.ravel(), "o", color=blue, **look)
+        axes.plot(
+            layers,
+            values.mean(1),
+            color=blue,
+            markersize=14,
+            mew=1.6,
+            label="mean of the heads",
+            **line_look(len(layers), mark="_"),
+        )
+        axes.plot(
+            np.repeat(layers, values.shape[1]),
+            values.ravel(),
+            "o",
+            color=blue,
+            alpha=0.5,
+            mew=0,
+            ms=5.5,
+            zorder=1.9,
+            label="a head",
+        )
         if uniform is not None:
-            look = {"color": COLOURS.quiet, "linewidth": 1.2, "linestyle": (0, (2, 2))}
-            axes.axhline(uniform, label="uniform attention", **look)
+            axes.axhline(
+                uniform,
+                color=COLOURS.quiet,
+                linewidth=1.2,
+                linestyle=(0, (2, 2)),
+                label="uniform attention",
+            )
         begin_at(axes, 0)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12, min_n_ticks=1))
         axes.set(title=name, xlabel="layer", ylabel=unit)

@@ -138,11 +138,24 @@ def headed_figure(width: float, height: float, title: str, subtitle: str) -> Fig
     # Whole dots above the paper: an array stays sharp, one dot for each of its pixels
     total = height + math.ceil(head * DPI) / DPI
     figure = Figure(figsize=(width, total), dpi=DPI)
-    look: dict[str, Any] = {"fontsize": TITLE_SIZE, "weight": "bold", "linespacing": 1.3}
-    figure.text(0.15 / width, 1 - 0.14 / total, "\n".join(titles), va="top", **look)
-    below = 1 - (0.18 + 0.24 * len(titles)) / total
-    look = {"fontsize": SUBTITLE_SIZE, "color": COLOURS.quiet, "linespacing": 1.35}
-    figure.text(0.15 / width, below, "\n".join(lines), va="top", **look)
+    figure.text(
+        0.15 / width,
+        1 - 0.14 / total,
+        "\n".join(titles),
+        va="top",
+        fontsize=TITLE_SIZE,
+        weight="bold",
+        linespacing=1.3,
+    )
+    figure.text(
+        0.15 / width,
+        1 - (0.18 + 0.24 * len(titles)) / total,
+        "\n".join(lines),
+        va="top",
+        fontsize=SUBTITLE_SIZE,
+        color=COLOURS.quiet,
+        linespacing=1.35,
+    )
     return figure
 
 
