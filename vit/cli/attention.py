@@ -243,8 +243,8 @@ def draw_rollout(options: Namespace, subject: ModelWithImages) -> Picture:
     panels = rollout_panels(subject, options.layer)
     title = f"Attention rollout to {query_name(subject)}"
     notes = "half of each layer's mixing is the token itself"
-    look: dict[str, Any] = {"quantity": "rollout", "query": query_patch(subject)}
-    return picture_of(options, subject, panels, title, notes, **look)
+    query = query_patch(subject)
+    return picture_of(options, subject, panels, title, notes, quantity="rollout", query=query)
 
 
 def draw_relevance(options: Namespace, subject: ModelWithImages) -> Picture:
@@ -253,13 +253,17 @@ def draw_relevance(options: Namespace, subject: ModelWithImages) -> Picture:
     if options.method == "legrad":
         notes = "gradient of each layer's class score with respect to its attention (LeGrad,"
         notes += " Bousselham et al. 2025), normalised"
-    # A query's outline would be misread: relevance is of a result, not of a token
-    look: dict[str, Any] = {"quantity": "relevance", "query": subject.to_fill}
     if subject.to_fill:
-        panels = reconstruction_relevance(subject)
-        title = "Relevance for the reconstruction of the outlined masked patch"
-        look["mark"] = "the reconstructed masked patch"
-        return picture_of(options, subject, panels, title, notes, **look)
+        return picture_of(
+            options,
+            subject,
+            reconstruction_relevance(subject),
+            "Relevance for the reconstruction of the outlined masked patch",
+            notes,
+            quantity="relevance",
+            query=subject.to_fill,
+            mark="the reconstructed masked patch",
+        )
     if subject.mask is not None:
         raise ConfigError(
             "relevance under a mask explains a reconstruction, and this model has no decoder"
@@ -272,10 +276,11 @@ def draw_relevance(options: Namespace, subject: ModelWithImages) -> Picture:
         number = class_number(options.label, class_names)
         title = f"Relevance for class {options.label}"
     panels, classes, probabilities = class_relevance(subject, number, options.method)
-    look["labels"] = []
+    labels = []
     for name, chosen, probability in zip(subject.names, classes, probabilities, strict=True):
-        look["labels"].append(f"{name} · {class_names[chosen]} {probability:.0%}")
-    return picture_of(options, subject, panels, title, notes, **look)
+        labels.append(f"{name} · {class_names[chosen]} {probability:.0%}")
+    # A query's outline would be misread: relevance is of a result, not of a token
+    return picture_of(options, subject, panels, title, notes, quantity="relevance", labels=labels)
 
 
 def draw_pca(options: Namespace, subject: ModelWithImages) -> Picture:
@@ -394,11 +399,9 @@ def layer_name(options: Namespace, subject: ModelWithImages) -> str:
 
 def class_number(label: str, class_names: Sequence[str]) -> int:
     """Return the number of a class, by its number or name."""
-    # A class may be called "3", so names come first
-    keys = [class_key(name) for name in class_names]
-    if class_key(label) in keys:
-        return keys.index(class_key(label))
+    # Names come first, since a class may be called "3"
     count = len(class_names)
-    if not label.isdecimal() or len(label) > 8 or int(label) >= count:
+    keys = [*map(class_key, class_names), *map(str, range(count))]
+    if class_key(label) not in keys:
         raise ConfigError(f"there is no class {label[:40]!r}: this model has {count}, from 0")
-    return int(label)
+    return keys.index(class_key(label)) % count

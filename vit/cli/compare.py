@@ -18,8 +18,9 @@ def run(options: Namespace) -> int:
     if options.json:
         records = []
         for run in runs:
-            facts = {"run": str(run.files.path), "seeds": str(run.settings["train.seed"])}
-            records.append({**facts, "scores": run.usual_scores})
+            seed = str(run.settings["train.seed"])
+            record = {"run": str(run.files.path), "seeds": seed, "scores": run.usual_scores}
+            records.append(record)
         print_json({"table": rows, "runs": records})
     else:
         print("\n".join(aligned([list(rows[0]), *[[*row.values()] for row in rows]])))

@@ -43,9 +43,9 @@ def run(options: Namespace) -> int:
         # -1, for no class, is the last
         names = [*collection.class_names, ""]
         rows = [["file", "split", "class", *range(pooled.shape[1])]]
-        for number, values in enumerate(pooled.tolist()):
-            label = names[collection.labels[number]]
-            rows.append([collection.files[number], collection.splits[number], label, *values])
+        columns = (collection.files, collection.splits, collection.labels, pooled.tolist())
+        for file, split, label, values in zip(*columns, strict=True):
+            rows.append([file, split, names[label], *values])
         write_csv(options.out, rows)
     else:
         # Without its type, an empty list would become an array of numbers

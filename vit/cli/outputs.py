@@ -52,11 +52,9 @@ def aligned(table: Sequence[Sequence[str]], right: Collection[int] = ()) -> list
         table: rows of cells.
         right: numbers of the columns whose cells stand at the right.
     """
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = []
-    for cells in table:
-        padded = []
-        for number, (cell, width) in enumerate(zip(cells, widths, strict=True)):
-            padded.append(cell.rjust(width) if number in right else cell.ljust(width))
-        lines.append("  ".join(padded).rstrip())
-    return lines
+    columns = []
+    for number, cells in enumerate(zip(*table, strict=True)):
+        width = max(map(len, cells))
+        pad = str.rjust if number in right else str.ljust
+        columns.append([pad(cell, width) for cell in cells])
+    return ["  ".join(cells).rstrip() for cells in zip(*columns, strict=True)]

@@ -11,7 +11,7 @@ from vit.cli.outputs import aligned, print_json, write_csv
 from vit.commandline import output_file
 from vit.errors import one_line
 from vit.look.datasets import of_images
-from vit.look.predict import predict, require_head
+from vit.look.predict import predict
 from vit.look.subject import class_names_of
 from vit.weights import class_key
 
@@ -25,10 +25,9 @@ def run(options: Namespace) -> int:
     # The images, and a model that can name them
     files = of_images(options.images, options.on_bad_image).files
     model = load(options)
-    require_head(model)
-    class_names = class_names_of(model)
     with naming_the_option():
         probabilities = predict(model, files, views=options.views)
+    class_names = class_names_of(model)
     best = probabilities.topk(min(options.top, len(class_names)))  # both (N, top)
 
     # Image by image; an image in a folder of a class's name is of that class

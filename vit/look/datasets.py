@@ -6,11 +6,11 @@ import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
-from vit.config import BUILT_IN, DataConfig, user_path
+from vit.config import BUILT_IN, DataConfig, OnBadImage, user_path
 from vit.data.folder import File, is_image, list_folder, walk
 from vit.data.images import spread
 from vit.data.sources import load_data
@@ -18,8 +18,6 @@ from vit.errors import ConfigError, DataError, one_line
 from vit.inputs import decode
 from vit.look.subject import Collection, of_files
 from vit.progress import track
-
-OnBadImage = Literal["stop", "skip"]
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +72,7 @@ def of_data(
             splits.append(split)
             labels.append(number_of.get(class_name, -1))
     kind = "images"
-    if not both_splits and splits[0] in ("test", "val"):
+    if splits[0] in ("test", "val"):
         kind = "test images"
     title = f"{folder.resolve().name}, {kind}"
     return Collection(paths, names, title, splits, labels, class_names)

@@ -36,9 +36,7 @@ class Panels(NamedTuple):
 # --- Attention weights, with one layer's in memory at a time -------------------------------------
 
 
-def head_panels(
-    subject: ModelWithImages, layer: int | None = -1, head: int | str = "all"
-) -> Panels:
+def head_panels(subject: ModelWithImages, layer: int | None, head: int | str) -> Panels:
     """Return the maps of one layer's heads, or one map per layer of the encoder.
 
     Args:
@@ -56,7 +54,7 @@ def head_panels(
     return _captured(subject, subject.model.encoder, layers, panels_of)
 
 
-def decoder_panels(subject: ModelWithImages, head: int | str = "mean") -> Panels:
+def decoder_panels(subject: ModelWithImages, head: int | str) -> Panels:
     """Return one map per layer of the decoder: its attention from the patch that it reconstructs.
 
     Args:
@@ -72,7 +70,7 @@ def decoder_panels(subject: ModelWithImages, head: int | str = "mean") -> Panels
     return _captured(subject, subject.model.decoder, None, panels_of)
 
 
-def rollout_panels(subject: ModelWithImages, layer: int | None = -1) -> Panels:
+def rollout_panels(subject: ModelWithImages, layer: int | None) -> Panels:
     """Return `attention_rollout` of the encoder up to one layer, or up to each.
 
     Args:
@@ -141,7 +139,7 @@ def _side_by_side(panels: Sequence[Panels]) -> Panels:
 
 
 def class_relevance(
-    subject: ModelWithImages, label: int | None = None, method: str = "relevance"
+    subject: ModelWithImages, label: int | None, method: str
 ) -> tuple[Panels, list[int], list[float]]:
     """Return what the logit of a class depends on, by `relevance` or `legrad`.
 
