@@ -113,7 +113,7 @@ class RunFiles:
     def __init__(self, path: Path):
         self.path = path
         # From the first step on
-        self.config = path / "config.yaml"
+        self.config = path / RUN_CONFIG
         self.metrics = path / "metrics.jsonl"
         self.checkpoints = path / "checkpoints"
         self.snapshots = path / "snapshots"

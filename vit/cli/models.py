@@ -12,7 +12,6 @@ from vit.metrics import MEASURES
 from vit.pretrained import shipped, shipped_models
 
 COLUMNS = ("name", "what it is", "parameters", "MB", "trained on", "scores")
-NUMBERS = ("parameters", "MB")
 BEST = (
     ("head", "accuracy"),
     ("reconstruction", "loss"),
@@ -28,10 +27,11 @@ def run(options: Namespace) -> int:
         print_json(models)
         return 0
 
-    rows = [list(COLUMNS)]
+    rows = [COLUMNS]
     for model in models:
-        rows.append([one_line(cell) for cell in row(model)])
-    print("\n".join(aligned(rows, [COLUMNS.index(name) for name in NUMBERS])))
+        rows.append(tuple(one_line(cell) for cell in row(model)))
+    # Parameters and megabytes are numbers
+    print("\n".join(aligned(rows, (2, 3))))
     print("\nImages are resized to the size in the table. For photographs, use a model for larger")
     print("images, e.g. timm/vit_tiny_patch16_224.augreg_in21k.")
     return 0
@@ -66,9 +66,8 @@ def best_scores(figures: dict[str, Any], data: str) -> Iterator[str]:
     documents.append(figures)
     for method, key in BEST:
         for document in documents:
-            rows = document.get("scores", {}).get(method, [])
-            usual: dict[str, Any] = rows[0] if rows else {}
-            if usual.get(key) is None:
+            usual = document.get("scores", {}).get(method, [{}])[0]
+            if key not in usual:
                 continue
             measure = MEASURES[method, key]
             text = f"{measure.short} {measure.write(usual[key])}"

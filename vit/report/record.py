@@ -112,7 +112,7 @@ class RunRecord:
 
 def tested_images_of(data: Mapping[str, Any]) -> str:
     """Return the images behind scores with their number, from `vit.data.Dataset.facts`."""
-    return plural(data["test_images"], data.get("tested_on", "test images").removesuffix("s"))
+    return plural(data["test_images"], data["tested_on"].removesuffix("s"))
 
 
 def read_run(path: Path) -> RunRecord:
