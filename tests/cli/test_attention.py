@@ -136,6 +136,12 @@ def test_distances_over_a_data_set(models, shown, drawn):
 # --- Under a mask --------------------------------------------------------------------------------
 
 
+def test_colours_of_whole_images_name_no_mask(drawn):
+    whole, masked = (drawn(f"encoder one.png --method pca {mask}") for mask in ("", "--mask 0.5"))
+    np.testing.assert_array_equal(masked["colours"], whole["colours"])
+    assert masked["caption"] == whole["caption"]
+
+
 def test_relevance_of_filling_in_a_masked_patch(shown, drawn):
     numbers = drawn("mae one.png two.png --method relevance --mask 0.5 --query 1,2")
     model, inputs, _, mask = shown("mae", ratio=0.5, hide=[6])

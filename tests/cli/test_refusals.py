@@ -26,6 +26,7 @@ REFUSED = {
             "encoder one.png --method relevance --mask 0.5",
             "explains a reconstruction, and this model has no decoder",
         ),
+        ("mae one.png --method legrad --mask 0.5", "--method: legrad explains the class of whole images"),
     ],
     "evaluate": [
         ("mae data --method head", "--method head: it has no classification head"),

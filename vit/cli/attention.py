@@ -159,7 +159,11 @@ def picture_of(
         draw: takes images, maps, words and `look`.
         look: further arguments of `draw`.
     """
-    caption = caption_of(options, subject, notes)
+    # The seed of the mask makes a figure repeatable
+    mask = ""
+    if subject.mask is not None:
+        mask = f"{subject.mask_caption}, seed {options.seed}"
+    caption = " · ".join(filter(None, (subject.caption, mask, notes)))
     look = {"labels": subject.names} | look
     if draw is attention_figure:
         look = {"scale": options.scale, "overlay": options.overlay} | look
@@ -251,6 +255,10 @@ def draw_relevance(options: Namespace, subject: ModelWithImages) -> Picture:
     """Draw what a class, or the reconstruction of a masked patch, depends on."""
     notes = "gradient-weighted attention through all layers (Chefer et al. 2021), normalised"
     if options.method == "legrad":
+        if subject.mask is not None:
+            raise ConfigError(
+                "--method", "legrad explains the class of whole images; leave out --mask"
+            )
         notes = "gradient of each layer's class score with respect to its attention (LeGrad,"
         notes += " Bousselham et al. 2025), normalised"
     if subject.to_fill:
@@ -286,7 +294,8 @@ def draw_relevance(options: Namespace, subject: ModelWithImages) -> Picture:
 def draw_pca(options: Namespace, subject: ModelWithImages) -> Picture:
     """Draw the features of the patches as colours: similar features, similar colours."""
     title = "Patch features as colours"
-    caption = caption_of(options, subject, "first three components of the last layer")
+    # They are those of whole images, under a mask too
+    caption = f"{subject.caption} · first three components of the last layer"
     colours = feature_colours(subject)
     figure = patch_colours_figure(subject.images, colours, subject.names, title, caption)
     arrays = {
@@ -303,7 +312,7 @@ def draw_distance(options: Namespace, subject: ModelWithImages) -> Picture:
     """Draw how far and how selectively each head attends, by depth, over all images."""
     # Batch by batch: a data set may have any number of images
     layers = None if options.layer is None else [options.layer]
-    count = math.ceil(len(subject.names) / subject.batch_size)
+    count = math.ceil(len(subject) / subject.batch_size)
     batches = track(subject.batches(), "attention distance", count, " batches")
     statistics = attention_statistics(subject.model.encoder, batches, layers)
 
@@ -347,15 +356,6 @@ METHODS: dict[str, Draw] = {
 
 
 # --- Words ---------------------------------------------------------------------------------------
-
-
-def caption_of(options: Namespace, subject: ModelWithImages, notes: str = "") -> str:
-    """Return the model, the images, the mask, and notes, as one line."""
-    # The seed of the mask makes a figure repeatable
-    parts = [subject.caption, notes]
-    if subject.mask is not None:
-        parts.insert(1, f"{subject.mask_caption}, seed {options.seed}")
-    return " · ".join(filter(None, parts))
 
 
 def query_patch(subject: ModelWithImages) -> Patch | list[Patch] | None:
