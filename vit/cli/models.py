@@ -27,9 +27,9 @@ def run(options: Namespace) -> int:
         print_json(models)
         return 0
 
-    rows = [COLUMNS]
+    rows = [list(COLUMNS)]
     for model in models:
-        rows.append(tuple(one_line(cell) for cell in row(model)))
+        rows.append([one_line(cell) for cell in row(model)])
     # Parameters and megabytes are numbers
     print("\n".join(aligned(rows, (2, 3))))
     print("\nImages are resized to the size in the table. For photographs, use a model for larger")
