@@ -110,7 +110,7 @@ def score_lines(scores: Scores) -> list[tuple[str, str, str]]:
             remark = ""
             if key in ("accuracy", "loss"):
                 parts = [write_baselines(row, measure), row["protocol"]]
-                remark = "; ".join(part for part in parts if part)
+                remark = "; ".join(filter(None, parts))
             lines.append((measure.label, _value(row, key, measure), remark))
     return lines
 

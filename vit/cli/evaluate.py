@@ -117,9 +117,8 @@ def measure(options: Namespace) -> dict[str, Any]:
     evaluation = evaluate(model, data, methods, compute=compute, options=Options(**used))
 
     # The scores, and what they depend on
-    settings = {"methods": [], **used, "device": options.device, "threads": options.threads}
-    if options.method != "all":
-        settings["methods"] = [options.method]
+    asked = [] if options.method == "all" else [options.method]
+    settings = {"methods": asked, **used, "device": options.device, "threads": options.threads}
     results: dict[str, Any] = {
         "checkpoint": origin.source,
         "content_hash": checkpoint_hash(model),

@@ -39,9 +39,7 @@ def score_table(scores: Scores) -> list[str]:
     """Return scores for a terminal, in columns."""
     rows = []
     for label, value, remark in score_lines(scores):
-        if remark:
-            remark = f"({remark})"
-        rows.append((label, value, remark))
+        rows.append((label, value, f"({remark})" if remark else ""))
     return aligned(rows)
 
 

@@ -99,13 +99,13 @@ def page_of(
     # The images as the model takes them, with the pixels that they have
     origin = model.origin
     image_name = os.path.basename(options.image)
-    query = shown(image_name, options.image, origin)
+    query = shown(image_name, options.image, origin, 2 * SIDE)
     neighbours = []
     for name, similarity in found:
         path = os.path.join(options.folder, name)
         if os.path.samefile(path, options.image):
             name += " · the image itself"
-        neighbours.append(shown(name, path, origin, SIDE, similarity))
+        neighbours.append(shown(name, path, origin, SIDE) | {"similarity": similarity})
 
     # What the numbers mean, and where they come from
     folder_name = Path(options.folder).resolve().name
@@ -132,9 +132,7 @@ def page_of(
     )
 
 
-def shown(
-    name: str, path: str, origin: Origin, longest: int = 2 * SIDE, similarity: float = 1.0
-) -> dict[str, Any]:
+def shown(name: str, path: str, origin: Origin, longest: int) -> dict[str, Any]:
     """Return the part of an image file that the model takes, as the page shows it."""
     photo = photo_of(path, origin, longest)
     kind = "jpeg"
@@ -143,4 +141,4 @@ def shown(
         with naming_the_option():
             photo = png_of_input(path, origin)
         kind = "png"
-    return {"name": name, "kind": kind, "uri": data_uri(photo, kind), "similarity": similarity}
+    return {"name": name, "kind": kind, "uri": data_uri(photo, kind)}

@@ -131,7 +131,6 @@ def explore_page(
         "moments": [printable(moment.name) for moment in moments],
         "grid": list(grid_size),
         "classToken": class_token,
-        "registers": registers,
         "encoder": _described_layers(last.weights, prefix),
         "decoder": _described_layers(last.decoder, prefix),
         "start": opening(last.weights, prefix, grid_size, hidden),

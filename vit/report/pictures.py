@@ -117,20 +117,21 @@ def draw_classification(row: Row, test: ImageSet, folder: Path, caption: str) ->
     caption += f" {accuracy}"
     error = row["expected_calibration_error"]
     title = "Calibration: accuracy by confidence"
-    figures = {"reliability": draw.reliability_figure(row["reliability"], error, title, caption)}
+    figure = draw.reliability_figure(row["reliability"], error, title, caption)
+    figures = {"reliability.png": figure}
     table = read_confusion(row["confusion"])
     if len(table) <= MOST_DRAWN:
         title = "Confusion matrix"
-        figures["confusion"] = draw.confusion_figure(table, test.class_names, title, caption)
+        figures["confusion.png"] = draw.confusion_figure(table, test.class_names, title, caption)
     # a probe keeps none
     mistakes = row.get("mistakes")
     if mistakes:
         images = test.images[torch.tensor([mistake["image"] for mistake in mistakes])]
         title = "Most confident mistakes"
-        figures["mistakes"] = draw.mistakes_figure(images, mistakes, title, caption)
-    for stem, figure in figures.items():
-        draw.save_figure(figure, folder / f"{stem}.png")
-    return [f"{stem}.png" for stem in figures]
+        figures["mistakes.png"] = draw.mistakes_figure(images, mistakes, title, caption)
+    for name, figure in figures.items():
+        draw.save_figure(figure, folder / name)
+    return list(figures)
 
 
 def draw_attention(run: Run, folder: RunFiles, caption: str) -> None:
