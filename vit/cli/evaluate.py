@@ -191,13 +191,11 @@ def knows_classes(model: Model, data: Dataset) -> bool:
     """
     # Our config.json names the classes' number within the encoder's, transformers' has names
     details = model.origin.details
-    counts = [model.encoder.config.num_classes, details.get("num_classes")]
+    names = details.get("id2label") or ()
+    counts = [model.encoder.config.num_classes, details.get("num_classes"), len(names)]
     encoder = details.get("encoder")
     if isinstance(encoder, dict):
         counts.append(encoder.get("num_classes"))
-    names = details.get("id2label")
-    if isinstance(names, dict):
-        counts.append(len(names))
 
     # No model was fine-tuned on data without classes
     classes = len(data.test.class_names)

@@ -11,7 +11,6 @@ from matplotlib.ticker import LogLocator, NullLocator
 from torch import Tensor
 
 from vit.figures.style import (
-    COLOURS,
     PALETTE,
     legend_columns,
     line_look,
@@ -47,9 +46,7 @@ def dynamics_figure(steps: Tensor, courses: Courses, title: str, subtitle: str) 
     # A logarithmic axis shows no 0: the legend names the frozen matrices
     names = {}
     for name, course in courses.items():
-        names[name] = name
-        if not course["gradient_norm"].any():
-            names[name] = f"{name} (frozen)"
+        names[name] = name if course["gradient_norm"].any() else f"{name} (frozen)"
     # As wide as two panels; the legend below takes the lines it needs
     width = 7.0
     across = legend_columns(list(names.values()), width - 0.3, 8)
@@ -60,9 +57,7 @@ def dynamics_figure(steps: Tensor, courses: Courses, title: str, subtitle: str) 
         for number, name in enumerate(courses):
             # A matrix has its own colour, as everywhere; those without one are grey
             line, mark = SERIES[number % len(SERIES)]
-            colour = COLOURS.quiet
-            if name in MATRICES:
-                colour = PALETTE[MATRICES[name]]
+            colour = PALETTE[MATRICES.get(name, "quiet")]
             means = courses[name][quantity].mean(1).numpy()
             look = line_look(len(means), line, mark)
             axes.plot(steps.numpy(), means, color=colour, label=names[name], **look)

@@ -48,10 +48,9 @@ def reconstruction_figure(
     size = tile_size(original.shape[2:], min(max(1050 / len(original), 90), 150))
     pixels = image_bytes(original)
     masked = np.where(hidden.permute(0, 2, 3, 1).numpy(), as_bytes(COLOURS.absent), pixels)
-    rows = []
-    for number, pictures in enumerate((pixels, masked, image_bytes(filled))):
-        above = [""] * len(labels) if number else labels
-        rows.append([*map(Tile, resized(pictures, size), above)])
+    rows = [[*map(Tile, resized(pixels, size), labels)]]
+    for pictures in (masked, image_bytes(filled)):
+        rows.append([*map(Tile, resized(pictures, size))])
     return mosaic(rows, with_size(title, original.shape[2:]), subtitle, names=ROWS)
 
 
