@@ -60,14 +60,12 @@ def of_data(
     number_of = {name: number for number, name in enumerate(class_names)}
 
     # only the chosen images are read
-    paths: list[str | Path] = []
     names = []
     splits = []
     labels = []
     for split, files in files_of.items():
         for number in _chosen([folder / name for _, name in files], count, on_bad_image):
             class_name, name = files[number]
-            paths.append(folder / name)
             names.append(name)
             splits.append(split)
             labels.append(number_of.get(class_name, -1))
@@ -75,6 +73,7 @@ def of_data(
     if splits[0] in ("test", "val"):
         kind = "test images"
     title = f"{folder.resolve().name}, {kind}"
+    paths = [folder / name for name in names]
     return Collection(paths, names, title, splits, labels, class_names)
 
 

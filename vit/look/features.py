@@ -6,6 +6,7 @@ Letters: B images, N tokens (prefix tokens, then patches), L patches, D width.
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from vit.errors import AttentionError
@@ -42,9 +43,7 @@ def pca_colours(features: Tensor) -> Tensor:
     directions, values, _ = torch.linalg.svd(rows, full_matrices=False)
     exists = values > 1e-9 * values[:1].clamp(min=1e-300)
     projected = (directions * values * exists)[:, :3]  # (B L, up to 3)
-    missing = 3 - projected.shape[1]
-    if missing:
-        projected = torch.cat([projected, projected.new_zeros(len(projected), missing)], dim=1)
+    projected = F.pad(projected, (0, 3 - projected.shape[1]))  # (B L, 3)
 
     # A component's sign is arbitrary: the patch furthest from the mean is bright
     furthest = projected.gather(0, projected.abs().argmax(0, keepdim=True))  # (1, 3)
