@@ -324,10 +324,10 @@ def _group(place: Distributed, on_gpus: bool, store: dist.Store) -> Iterator[Non
         # nccl would wait for unfinished exchanges, which a process that has ended never joins
         if on_gpus:
             end = dist.distributed_c10d._abort_process_group
-        # torchrun is to see the end of another process first, if this error is about it; gloo
-        # raises no type of its own, and names that process so
+        # if this error is about another process, torchrun is to see the end of that one first, and
+        # then ends this one; on a busy machine it takes long. gloo raises no type of its own
         if isinstance(error, RuntimeError) and re.search("peer|remote worker", str(error)):
-            time.sleep(10)
+            time.sleep(60)
         raise
     finally:
         if dist.is_initialized():
