@@ -399,9 +399,11 @@ def layer_name(options: Namespace, subject: ModelWithImages) -> str:
 
 def class_number(label: str, class_names: Sequence[str]) -> int:
     """Return the number of a class, by its number or name."""
-    # Names come first, since a class may be called "3"
+    # A class may be called "3", so names come first
+    keys = [class_key(name) for name in class_names]
+    if class_key(label) in keys:
+        return keys.index(class_key(label))
     count = len(class_names)
-    keys = [*map(class_key, class_names), *map(str, range(count))]
-    if class_key(label) not in keys:
+    if not label.isdecimal() or int(label) >= count:
         raise ConfigError(f"there is no class {label[:40]!r}: this model has {count}, from 0")
-    return keys.index(class_key(label)) % count
+    return int(label)
