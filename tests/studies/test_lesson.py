@@ -42,12 +42,19 @@ def open_page(driver, address: str) -> None:
     WebDriverWait(driver, 60).until(lambda page: page.find_element(By.ID, "lesson").is_displayed())
 
 
-@pytest.fixture
-def page(driver, path):
+@pytest.fixture(scope="module")
+def opened(driver, path):
     open_page(driver, path.as_uri())
-    yield driver
+    return driver
+
+
+@pytest.fixture
+def page(opened):
+    """The page as it opens."""
+    opened.find_element(By.ID, "reset").click()
+    yield opened
     assert [
-        line["message"] for line in driver.get_log("browser") if line["level"] == "SEVERE"
+        line["message"] for line in opened.get_log("browser") if line["level"] == "SEVERE"
     ] == []
 
 
