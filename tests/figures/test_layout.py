@@ -132,8 +132,7 @@ FIGURES = {
 
 
 def texts(figure: Figure) -> list[Text]:
-    """All texts that are seen."""
-    figure.draw_without_rendering()
+    """All texts that are seen in a figure, which is drawn once as it is made."""
     hidden: set[Text] = set()
     for axes in figure.findobj(Axes):
         if not axes.get_visible():
