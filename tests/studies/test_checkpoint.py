@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import NORMALIZE, autoencoder, names, without_layout
+from matplotlib.figure import Figure
+from tiny import NORMALIZE, autoencoder, names
 
 from studies import OF_TRAININGS, STUDIES, StudyConfig, running
 from studies.experiment import Experiment
@@ -22,14 +23,14 @@ from vit.inputs import Preparation, to_float
 from vit.weights import weights_hash
 
 SMALLER = {
-    "kinds": {"SCENES": 150, "LEAST": 1},
+    "kinds": {"SCENES": 100, "LEAST": 1},
     "one_hot": {"SIZES": (1, 8)},
     "fixed_or_learned": {"COMPARED": ("all learn", "no positions at all", "W_V frozen")},
     "who_trains_them": {"FROZEN": ("W_Q frozen", "W_V frozen")},
     "static_and_contextual": {
         "PATCHES": 2,
         "PLACES": 100,
-        "IMAGES": 3,
+        "IMAGES": 2,
         "CASES": 12,
         "DRAWS": 1,
     },  # there are 64 places
@@ -38,12 +39,12 @@ SMALLER = {
 
 @pytest.fixture
 def smaller(monkeypatch):
-    """Studies of less, whose figures, each tested by itself, are not laid out."""
+    """Studies of less, whose figures, each tested by itself, are made and not drawn."""
     for module, sizes in SMALLER.items():
         for constant, size in sizes.items():
             monkeypatch.setattr(import_module(f"studies.{module}"), constant, size)
-    with without_layout():
-        yield
+    monkeypatch.setattr(Figure, "draw_without_rendering", lambda figure: None)
+    monkeypatch.setattr(running, "save_figure", lambda figure, path: write_text(path, ""))
 
 
 def looking_at(experiment: Experiment, checkpoint: Path | str) -> Experiment:
@@ -75,10 +76,8 @@ QUICK = ("static-and-contextual", "one-hot")
     ],
 )
 def test_a_study_measures_what_its_tables_say_and_says_the_same_of_a_checkpoint(
-    one_seed, trained, smaller, tmp_path, monkeypatch, name
+    one_seed, trained, smaller, tmp_path, name
 ):
-    # to paint takes longest
-    monkeypatch.setattr(running, "save_figure", lambda figure, path: write_text(path, ""))
     run_study(name, replace(one_seed), tmp_path / "trained", "")
     folder = tmp_path / "trained" / name
     found = json.loads((folder / "results.json").read_text())
