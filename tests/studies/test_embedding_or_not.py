@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from tiny import encoder as small_encoder
 
 from studies.embedding_or_not import strengths
-from vit.config import ViTConfig
 from vit.encoder import VisionTransformer
 
 W_Q, W_K, W_V = range(3)
@@ -12,10 +12,7 @@ W_Q, W_K, W_V = range(3)
 
 @pytest.fixture
 def encoder() -> VisionTransformer:
-    torch.manual_seed(0)
-    return VisionTransformer(
-        ViTConfig(image_size=(16, 16), patch_size=(4, 4), embed_dim=96, depth=1, num_heads=3)
-    )
+    return small_encoder(embed_dim=96, depth=1, num_heads=3)
 
 
 @pytest.fixture

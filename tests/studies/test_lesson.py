@@ -14,7 +14,7 @@ from studies.lesson import MODEL, RATE, SCENES, lesson_page
 from vit.checkpoints import load_model
 from vit.inputs import to_float
 from vit.mae import MaskedAutoencoder
-from vit.masking import Mask
+from vit.masking import Mask, mask_from_noise
 from vit.patches import patchify, unpatchify
 from vit.scenes import draw_scenes
 
@@ -75,11 +75,7 @@ def inputs_of(model: MaskedAutoencoder, picture: int, order: list[int]) -> torch
 
 def mask_of(hidden: list[bool]) -> Mask:
     """The mask, visible and masked patches each in grid order."""
-    mask = torch.tensor(hidden)
-    ids_keep = (~mask).nonzero().T
-    ids_masked = mask.nonzero().T
-    ids_restore = torch.cat([ids_keep, ids_masked], dim=1).argsort(1)
-    return Mask(ids_keep, ids_masked, ids_restore, mask.float()[None])
+    return mask_from_noise(torch.tensor([hidden]).float(), keep=hidden.count(False))
 
 
 def by_torch(model: MaskedAutoencoder, state: dict, patch: int) -> dict[str, torch.Tensor]:

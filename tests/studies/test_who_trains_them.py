@@ -2,22 +2,14 @@
 
 import pytest
 import torch
-from tiny import randomize, seeded
+from tiny import autoencoder, randomize, seeded
 
 from studies.who_trains_them import BY_LAYER, measure_gradients, size, weights_and_gradients
-from vit.config import DecoderConfig, ViTConfig
-from vit.mae import build_autoencoder
 from vit.masking import make_mask
-
-ENCODER = ViTConfig(
-    image_size=(16, 16), patch_size=(4, 4), embed_dim=24, depth=3, num_heads=3, pos_embed="learned"
-)
 
 
 def model_of():
-    return randomize(
-        build_autoencoder(ENCODER, DecoderConfig(dim=16, depth=1, num_heads=2), True), 0.3
-    ).eval()
+    return randomize(autoencoder(embed_dim=24, depth=3, num_heads=3), 0.3).eval()
 
 
 @pytest.fixture
