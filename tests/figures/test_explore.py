@@ -225,7 +225,7 @@ def assert_drawn(places: np.ndarray, shares: np.ndarray, top: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "geometry", [dict(grid=(4, 6), registers=4), dict(grid=(5, 3), class_token=False)], ids=str
+    "geometry", [dict(grid=(4, 6), registers=2), dict(grid=(5, 3), class_token=False)], ids=str
 )
 def test_pixels_are_the_numbers(page, geometry):
     arguments = example(**geometry)
