@@ -42,7 +42,7 @@ from vit.training.run import Run
 from vit.training.run_folder import load_state, saved_states
 
 FILES = "config.yaml metrics.jsonl checkpoints model.safetensors config.json trained_on.npy summary.json .lock"
-STEPS = 60
+STEPS = 20
 # 21 images in batches of 10: in CLASSIFY the last batch of an epoch has one image, less than there
 # are processes; with contrast it is left out.
 RECONSTRUCT = """
@@ -52,7 +52,7 @@ model: {image_size: 16, patch_size: 4, embed_dim: 16, depth: 2, num_heads: 2, de
         decoder_depth: 1, decoder_heads: 2, drop_path: 0.3, freeze: [W_Q]}
 reconstruct: {contrast: 0.1}
 optim: {blr: 0.01}
-train: {epochs: 30, batch_size: 10, precision: fp32}
+train: {epochs: 10, batch_size: 10, precision: fp32}
 run: {save_every: 50, device: cpu}
 """
 CLASSIFY = """
@@ -64,8 +64,8 @@ train: {objective: classify, epochs: 3, batch_size: 10, precision: fp32}
 run: {device: cpu, dynamics_every: 4, grad_accum_steps: 2}
 classify: {label_smoothing: 0.1, mixup: 0.8, cutmix: 1.0, drop_patches: 0.5, whole_epochs: 1}
 """
-# train.py without pictures and page, which take longer than all else, twice: the second time it finds
-# the run at its end, in a group of its own. A thread of the group that outlives Python aborts it.
+# train.py with the options of each line, without pictures and page, which take longer than all else.
+# Each run has a group of its own. A thread of the group that outlives Python aborts it.
 PLAIN = f"""
 import os, runpy, sys
 from pathlib import Path
@@ -80,8 +80,8 @@ sys.modules["vit.report.pictures"] = SimpleNamespace(draw_pictures=say_threads)
 sys.modules["vit.report.page"] = SimpleNamespace(write_report=lambda path, out: out.touch())
 cores = os.sched_getaffinity(0)
 try:
-    for again in ([], ["--resume"]):
-        sys.argv += again
+    for line in Path(sys.argv[1]).read_text().splitlines():
+        sys.argv[1:] = line.split()
         try:
             runpy.run_path({str(ROOT / "train.py")!r}, run_name="__main__")
         except SystemExit as end:
@@ -183,11 +183,11 @@ def free_port() -> str:
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
 
-def start(place: Path, out: str, config: str, *argv: str) -> subprocess.Popen[str]:
-    """Start the run in two processes."""
-    words = ["plain.py", "--config", f"{config}.yaml", "--out", out, *argv]
+def start(place: Path, *lines: str) -> subprocess.Popen[str]:
+    """Start two processes, which train with the options of each line in turn."""
+    (place / "lines").write_text("\n".join(lines))
     return subprocess.Popen(
-        [sys.executable, *TORCHRUN, *words],
+        [sys.executable, *TORCHRUN, "plain.py", "lines"],
         cwd=place,
         env=environment() | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
@@ -215,11 +215,22 @@ def alone(place: Path) -> list[float]:
     return losses(place, "alone")
 
 
-@pytest.mark.slow
-def test_two_processes_of_torchrun_have_the_losses_of_one_and_one_of_them_writes(place, alone):
-    process = start(place, "two", "reconstruct")
+@pytest.fixture(scope="module")
+def printed(place: Path) -> str:
+    """What is printed by both runs, each of which is then found at its end."""
+    reconstruct = "--config reconstruct.yaml --out two"
+    classify = "--config classify.yaml --out two-classify"
+    lines = [reconstruct, f"{reconstruct} --resume", classify, f"{classify} --resume"]
+    process = start(place, *lines)
     printed, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors
+    return printed
+
+
+@pytest.mark.slow
+def test_two_processes_of_torchrun_have_the_losses_of_one_and_one_of_them_writes(
+    place, alone, printed
+):
     assert losses(place, "two") == pytest.approx(alone, rel=1e-4)
     assert len(alone) == STEPS
     assert names(place / "two") == {*FILES.split(), "showcase.safetensors", "report.html"}
@@ -229,11 +240,8 @@ def test_two_processes_of_torchrun_have_the_losses_of_one_and_one_of_them_writes
 
 
 @pytest.mark.slow
-def test_two_processes_learn_classes_as_one(place):
+def test_two_processes_learn_classes_as_one(place, printed):
     train_alone(place, "one-classifies", "classify")
-    process = start(place, "two-classify", "classify")
-    printed, errors = process.communicate(timeout=600)
-    assert process.returncode == 0, errors
     assert f"{min(2, usable_cores())} threads measure" in printed
     # of each process, in training
     assert json.loads((place / "two-classify" / "summary.json").read_text())["threads"] == 1
@@ -254,7 +262,7 @@ def test_two_processes_learn_classes_as_one(place):
 @pytest.mark.slow
 def test_stopped_run_of_two_continues_as_one(place, alone):
     """SIGTERM reaches the launcher, as a cluster sends it, which hands it on."""
-    process = start(place, "stopped", "reconstruct", "--run.save_every", "1")
+    process = start(place, "--config reconstruct.yaml --out stopped --run.save_every 1")
     until = time.monotonic() + 600
     states = place / "stopped" / "checkpoints"
     while not saved_states(states) and process.poll() is None:
@@ -276,7 +284,7 @@ def test_stopped_run_of_two_continues_as_one(place, alone):
 @pytest.mark.slow
 def test_what_stops_one_stops_all_in_one_line(place):
     """The exit code is torchrun's, which also says how each process ended."""
-    process = start(place, "bad", "reconstruct", "--data.root", "nowhere")
+    process = start(place, "--config reconstruct.yaml --out bad --data.root nowhere")
     printed, errors = process.communicate(timeout=600)
     assert process.returncode != 0, errors
     ours = [line for line in errors.splitlines() if line.startswith("train.py: ")]
