@@ -6,15 +6,17 @@ damaged, unfinished or interrupted one is not used.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
+import time
 from collections.abc import Callable
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from tiny import assert_same, encoded, full_disk, noise, save_images
 from torchvision.datasets import ImageFolder
@@ -347,36 +349,32 @@ def test_what_fails_leaves_the_old_cache(root):
     assert len(list((root.parent / "cache").iterdir())) == 2
 
 
-SLOW = """
-import sys, time
-from pathlib import Path
-from vit import inputs
-from vit.data.folder import load_folder
-
-original = inputs.decode
-root = Path(sys.argv[1])
-def slow(*how):
-    print("decoding", flush=True)
-    while not (root.parent / "go").exists():
-        time.sleep(0.01)
-    return original(*how)
-inputs.decode = slow
-load_folder(root, (4, 4), "stop", root.parent / "cache")
-"""
-
-
-@pytest.mark.slow
 def test_of_two_processes_that_build_one_cache_one_is_killed(root, decoded):
-    command = [sys.executable, "-c", SLOW, str(root)]
-    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    # both decode until the test lets them go on
+    forks = multiprocessing.get_context("fork")
+    original = inputs.decode
+
+    def build(decoding: Event) -> None:
+        def slow(*how: object) -> tuple[bytes, int] | str:
+            decoding.set()
+            while not (root.parent / "go").exists():
+                time.sleep(0.01)
+            return original(*how)
+
+        torch.set_num_threads(1)  # the threads of OpenMP do not survive a fork
+        inputs.decode = slow
+        load(root)
+
+    begun = [forks.Event(), forks.Event()]
+    both = [forks.Process(target=build, args=[decoding]) for decoding in begun]
     for process in both:
-        assert process.stdout.readline().startswith("decoding")
+        process.start()
+    # both decode until the test lets them go on
+    assert all(decoding.wait(600) for decoding in begun)
     both[0].kill()
-    both[0].wait()
+    both[0].join()
     (root.parent / "go").touch()
-    both[1].communicate(timeout=600)
-    assert [process.returncode for process in both] == [-signal.SIGKILL, 0]
+    both[1].join(600)
+    assert [process.exitcode for process in both] == [-signal.SIGKILL, 0]
     # what the killed one had written is gone with the second file of the other
     left = sorted(path.name[:9] for path in (root.parent / "cache").iterdir())
     assert left == ["root-test", "root-trai"]
