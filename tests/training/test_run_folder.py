@@ -7,8 +7,7 @@ import os
 import pickle
 import random
 import signal
-import subprocess
-import sys
+import time
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -190,43 +189,40 @@ def test_saving_that_fails_costs_no_state(tmp_path, monkeypatch, failure):
     assert names(tmp_path) == {"step-00000004.pt", "step-00000005.pt"}
 
 
-KILLED = """
-import os, random, signal, sys, time
-from pathlib import Path
-import torch
-from vit.training.run_folder import load_latest_state, save_state, saved_states
-
-torch.set_num_threads(1)  # the threads of OpenMP do not survive a fork
-draws = random.Random(0)
-folder = Path(sys.argv[1])
-reached = 0
-for kill in range(int(sys.argv[2])):
-    begun, begin = os.pipe()
-    child = os.fork()
-    if not child:
-        for step in range(reached + 1, 10**6):
-            save_state(folder, step, {"step": step, "weight": torch.full((500_000,), step)})
-            if step == reached + 1:
-                os.write(begin, b"x")
-    os.read(begun, 1)
-    time.sleep(draws.uniform(0, 0.05))
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    os.close(begun), os.close(begin)
-    state = load_latest_state(folder)
-    assert state["step"] > reached and (state["weight"] == state["step"]).all() and not state["notes"], state
-    assert len(saved_states(folder)) <= 3  # a kill between saving and removing leaves one more
-    reached = state["step"]
-print("survived", sys.argv[2])
-"""
+def save_for_ever(folder: Path, reached: int, begun: int) -> None:
+    """Save the state of one step after the other; say so when the first is there."""
+    torch.set_num_threads(1)  # the threads of OpenMP do not survive a fork
+    for step in range(reached + 1, 10**6):
+        save_state(folder, step, {"step": step, "weight": torch.full((500_000,), step)})
+        if step == reached + 1:
+            os.write(begun, b"x")
 
 
 @pytest.mark.slow
 def test_kill_at_any_moment_leaves_a_whole_state(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, tmp_path, "20"], capture_output=True, text=True, check=False
-    )
-    assert done.stdout == "survived 20\n", done.stderr
+    draws = random.Random(0)
+    reached = 0
+    for _ in range(20):
+        begun, begin = os.pipe()
+        child = os.fork()
+        if not child:
+            try:
+                save_for_ever(tmp_path, reached, begin)
+            finally:
+                os._exit(1)
+        os.close(begin)
+        assert os.read(begun, 1) == b"x"
+        os.close(begun)
+        time.sleep(draws.uniform(0, 0.05))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        state = load_latest_state(tmp_path)
+        assert state["step"] > reached
+        assert (state["weight"] == state["step"]).all()
+        assert not state["notes"]
+        # a kill between saving and removing leaves one more
+        assert len(saved_states(tmp_path)) <= 3
+        reached = state["step"]
 
 
 @pytest.mark.parametrize("form", ["zip", "plain pickle"])
