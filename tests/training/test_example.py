@@ -34,16 +34,12 @@ SMALL = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _forgotten(monkeypatch):
-    """What a test registers is forgotten after it."""
+@pytest.mark.slow
+def test_example_trains_and_keeps_its_teacher(tmp_path, monkeypatch):
+    # what the example registers is forgotten
     for registry in (OBJECTIVES, CLASSES):
         monkeypatch.setitem(registry, "Teach", None)
         registry.pop("Teach")
-
-
-@pytest.mark.slow
-def test_example_trains_and_keeps_its_teacher(tmp_path):
     assert len(EXAMPLE.read_text().splitlines()) <= 60
     teach = runpy.run_path(str(EXAMPLE))["Teach"]
     config = Config.read("quickstart", SMALL)
