@@ -122,12 +122,6 @@ def test_a_truncated_photograph_is_refused_whatever_pillows_switch_says(tmp_path
     assert ImageFile.LOAD_TRUNCATED_IMAGES
 
 
-def test_right_size_is_left_to_the_bit(tmp_path):
-    path = tmp_path / "exact.jpg"
-    Image.fromarray(stored(5, 7)).save(path)
-    np.testing.assert_array_equal(pixels(path, (5, 7)), np.asarray(Image.open(path)))
-
-
 def test_centre_is_cut_out(tmp_path):
     wide = stored(4, 12)
     Image.fromarray(wide).save(tmp_path / "wide.png")
