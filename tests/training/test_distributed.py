@@ -42,7 +42,7 @@ from vit.training.run import Run
 from vit.training.run_folder import load_state, saved_states
 
 FILES = "config.yaml metrics.jsonl checkpoints model.safetensors config.json trained_on.npy summary.json .lock"
-STEPS = 20
+STEPS = 60
 # 21 images in batches of 10: in CLASSIFY the last batch of an epoch has one image, less than there
 # are processes; with contrast it is left out.
 RECONSTRUCT = """
@@ -52,7 +52,7 @@ model: {image_size: 16, patch_size: 4, embed_dim: 16, depth: 2, num_heads: 2, de
         decoder_depth: 1, decoder_heads: 2, drop_path: 0.3, freeze: [W_Q]}
 reconstruct: {contrast: 0.1}
 optim: {blr: 0.01}
-train: {epochs: 10, batch_size: 10, precision: fp32}
+train: {epochs: 30, batch_size: 10, precision: fp32}
 run: {save_every: 50, device: cpu}
 """
 CLASSIFY = """
@@ -156,6 +156,17 @@ def test_who_meets_nobody_says_which_variables_to_unset(placed, monkeypatch, ran
     with pytest.raises(TrainingError, match=line), init_distributed(Config()):
         pass
     assert capfd.readouterr() == ("", "")
+
+
+def test_processes_that_are_started_anew_meet_none_of_those_before(placed, monkeypatch):
+    """The store of torchrun --max-restarts outlives them."""
+    store = torch.distributed.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    monkeypatch.setattr(distributed, "MEETING", timedelta(seconds=0.5))
+    for attempt, rank in enumerate((1, 0)):
+        placed(RANK=rank, WORLD_SIZE=2, MASTER_ADDR="localhost", MASTER_PORT=store.port)
+        placed(TORCHELASTIC_USE_AGENT_STORE=True, TORCHELASTIC_RESTART_COUNT=attempt)
+        with pytest.raises(TrainingError, match=f"RANK {rank} of 2"), init_distributed(Config()):
+            pass
 
 
 # --- train.py, started by torchrun ----------------------------------------------------------------
