@@ -168,12 +168,6 @@ def test_mae_heads_by_its_families():
     assert (model.encoder.config.num_heads, model.decoder.config.num_heads) == (16, 16)
 
 
-def test_deit_iii_calls_its_layer_scales_gamma():
-    theirs = timm_model(init_values=0.1)
-    ours = load_model(renamed(theirs.state_dict(), r"ls(\d)\.gamma gamma_\1"), num_heads=4)
-    agree(ours, theirs)
-
-
 # --- DINO and DINOv2 ------------------------------------------------------------------------------
 
 
