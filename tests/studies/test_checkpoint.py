@@ -64,13 +64,10 @@ def rows(folder: Path) -> dict[tuple[str, ...], list]:
     }
 
 
-QUICK = ("static-and-contextual", "one-hot")
-
-
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+        pytest.param(name, marks=() if name == "one-hot" else pytest.mark.slow)
         for name in STUDIES
         if name != "world"  # it looks at no images
     ],
