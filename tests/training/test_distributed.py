@@ -158,17 +158,6 @@ def test_who_meets_nobody_says_which_variables_to_unset(placed, monkeypatch, ran
     assert capfd.readouterr() == ("", "")
 
 
-def test_processes_that_are_started_anew_meet_none_of_those_before(placed, monkeypatch):
-    """The store of torchrun --max-restarts outlives them."""
-    store = torch.distributed.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-    monkeypatch.setattr(distributed, "MEETING", timedelta(seconds=0.5))
-    for attempt, rank in enumerate((1, 0)):
-        placed(RANK=rank, WORLD_SIZE=2, MASTER_ADDR="localhost", MASTER_PORT=store.port)
-        placed(TORCHELASTIC_USE_AGENT_STORE=True, TORCHELASTIC_RESTART_COUNT=attempt)
-        with pytest.raises(TrainingError, match=f"RANK {rank} of 2"), init_distributed(Config()):
-            pass
-
-
 # --- train.py, started by torchrun ----------------------------------------------------------------
 
 

@@ -245,10 +245,6 @@ def _meet(place: Distributed) -> dist.Store:
                     raise
                 time.sleep(0.1)
         store, _, _ = next(dist.rendezvous("env://", timeout=MEETING))
-        # torchrun's store outlives processes that it starts anew: what the earlier ones wrote there
-        # is theirs
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        store = dist.PrefixStore(f"attempt-{attempt}", store)
         store.set(f"vit-{place.rank}", "here")
         store.wait([f"vit-{rank}" for rank in range(place.world_size)], MEETING)
     except (OSError, dist.DistError) as error:
