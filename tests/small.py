@@ -116,8 +116,8 @@ def same(one: nn.Module, other: nn.Module) -> None:
         assert torch.equal(value, theirs[name]), name
 
 
-def close(ours: Tensor, theirs: Tensor) -> None:
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+def close(ours: Tensor, theirs: Tensor, within: float = 1e-5) -> None:
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=within)
 
 
 @torch.no_grad()

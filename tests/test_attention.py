@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from small import close
 from torch import Tensor, nn
 
 import vit.attention
@@ -41,7 +42,7 @@ def test_formula_is_torchs_scaled_dot_product_attention(
 ):  # large scores do not overflow
     q, k, v = (size * x.double() for x in random_qkv(queries, keys))
     expected = F.scaled_dot_product_attention(q, k, v)
-    torch.testing.assert_close(attention_weights(q, k) @ v, expected, rtol=0, atol=1e-12)
+    close(attention_weights(q, k) @ v, expected, 1e-12)
 
 
 @pytest.fixture
@@ -72,7 +73,7 @@ def test_kernel_can_be_set_for_all_layers(fused_calls):
         set_kernel(model, kernel)
         outputs[kernel] = model(x)
         assert len(fused_calls) == calls
-    torch.testing.assert_close(outputs["flash"], outputs["math"], rtol=0, atol=1e-5)
+    close(outputs["flash"], outputs["math"])
 
 
 @pytest.mark.parametrize("qkv_bias", [True, False])
@@ -88,7 +89,7 @@ def test_layer_by_hand_from_its_matrices(qkv_bias):
         scores = torch.einsum("bqd,bkd->bqk", q, k) / HEAD**0.5
         heads.append(scores.exp() / scores.exp().sum(-1, keepdim=True) @ v)
     expected = torch.cat(heads, dim=-1) @ layer.W_O + layer.proj.bias
-    torch.testing.assert_close(layer(x), expected, rtol=0, atol=1e-5)
+    close(layer(x), expected)
 
 
 def test_named_matrices_are_distinct_views_that_make_up_the_layer():
@@ -122,7 +123,7 @@ def test_heads_have_no_order_and_permute_only_together(parts):
     before = layer(x)
     permute_heads(layer, parts)
     if parts == "QKVO":
-        torch.testing.assert_close(layer(x), before, rtol=0, atol=1e-5)
+        close(layer(x), before)
     else:
         assert (layer(x) - before).abs().max() > 0.01
 
@@ -133,4 +134,4 @@ def test_identity_is_the_linear_layer_with_three_identity_matrices():
     linear.qkv.bias.zero_()
     linear.proj.load_state_dict(identity.proj.state_dict())
     x = random_tokens()
-    torch.testing.assert_close(identity(x), linear(x), rtol=0, atol=1e-6)
+    close(identity(x), linear(x), 1e-6)

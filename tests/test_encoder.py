@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from small import close
 from timm.layers import SwiGLUPacked
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 from tiny import randomize, seeded, wide_encoder
@@ -72,8 +73,8 @@ def test_timms_weights_give_timms_tokens_and_logits(case):
     with torch.no_grad():
         for model in (ours.double().eval(), read.double()):
             tokens, logits = model(images), model.forward_head(model(images))
-            torch.testing.assert_close(tokens, timms.forward_features(images), rtol=0, atol=1e-11)
-            torch.testing.assert_close(logits, timms(images), rtol=0, atol=1e-11)
+            close(tokens, timms.forward_features(images), 1e-11)
+            close(logits, timms(images), 1e-11)
     assert logits.std() > 0.1  # and not because all is zero
 
 
@@ -94,7 +95,7 @@ def test_order_of_visible_patches_only_permutes_the_tokens():
     tokens = encoder(images, mask)
     expected = torch.cat([tokens[:, :2], tokens[:, 2:][:, order]], dim=1)
     other = encoder(images, mask._replace(ids_keep=mask.ids_keep[:, order]))
-    torch.testing.assert_close(other, expected, rtol=0, atol=1e-5)
+    close(other, expected)
 
 
 def test_images_of_another_size_would_get_wrong_positions():

@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from PIL import Image
+from small import close
 from tiny import NORMALIZE, assert_same, autoencoder, encoded, encoder, randomize
 from torchvision.transforms.v2.functional import to_pil_image
 
@@ -127,8 +128,8 @@ def test_export_onnx_computes_what_the_model_does(tmp_path, monkeypatch, capsys)
     for batch in (1, 5):
         images = torch.randn(batch, 3, 32, 32)
         tokens, logits = map(torch.from_numpy, session.run(None, {"images": images.numpy()}))
-        torch.testing.assert_close(tokens, model(images), rtol=0, atol=1e-4)
-        torch.testing.assert_close(logits, model.forward_head(model(images)), rtol=0, atol=1e-4)
+        close(tokens, model(images), 1e-4)
+        close(logits, model.forward_head(model(images)), 1e-4)
 
 
 def test_distil_learns_the_features_of_another_model_and_goes_on(tmp_path, monkeypatch):
@@ -172,7 +173,7 @@ def test_distil_learns_the_features_of_another_model_and_goes_on(tmp_path, monke
     resized = F.interpolate(images, (24, 36), mode="bicubic", antialias=True)
     tokens = teacher.eval()(NORMALIZE(resized))[:, 1:].detach()
     expected = F.layer_norm(tokens, (20,)).unflatten(1, (2, 4))
-    torch.testing.assert_close(targets[:, ::7, ::7], expected[:, :, ::3], rtol=0, atol=1e-5)
+    close(targets[:, ::7, ::7], expected[:, :, ::3])
     assert not any(value.requires_grad for value in (targets, *objective.teacher.parameters()))
 
 

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from small import close
 from tiny import SIZES, autoencoder, randomize, seeded
 from torch import Tensor, nn
 from transformers.models.vit_mae.configuration_vit_mae import ViTMAEConfig
@@ -64,8 +65,8 @@ def test_transformers_weights_and_noise_give_its_loss_and_prediction(
     prediction = ours(images, mask)
     loss = masked_patch_loss(prediction, ours.targets(images), mask.mask)
     assert torch.equal(mask.mask, expected.mask)
-    torch.testing.assert_close(prediction, channels_first(expected.logits), rtol=0, atol=1e-5)
-    torch.testing.assert_close(loss, expected.loss, rtol=0, atol=1e-5)
+    close(prediction, channels_first(expected.logits))
+    close(loss, expected.loss)
 
 
 @pytest.mark.parametrize("norm_pix_loss", [True, False])
@@ -92,7 +93,7 @@ def test_masked_patches_alone_are_predicted_as_among_all(depth):
     alone = model.decoder.predict_masked(tokens, mask)
     among = model.decoder(tokens, mask)
     assert alone.shape[1] == mask.ids_masked.shape[1] == int(mask.mask[0].sum())
-    torch.testing.assert_close(alone, take(among, mask.ids_masked), rtol=0, atol=1e-5)
+    close(alone, take(among, mask.ids_masked))
     assert mask.mask.gather(1, mask.ids_masked).all()
 
 
@@ -113,7 +114,7 @@ def test_position_table_is_transformers(dim):
     expected = ViTMAEDecoder(
         ViTMAEConfig(decoder_hidden_size=dim, decoder_num_hidden_layers=0), 16
     ).decoder_pos_embed
-    torch.testing.assert_close(position_table("sincos", GRID, 1, dim), expected, rtol=0, atol=1e-6)
+    close(position_table("sincos", GRID, 1, dim), expected, 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -144,8 +145,8 @@ def test_forward_is_pure():
 
 def test_normalised_targets_have_mean_0_and_unbiased_variance_1():
     targets = patch_targets(5 + 3 * torch.randn(4, 10, 48), norm_pix=True)
-    torch.testing.assert_close(targets.mean(-1), torch.zeros(4, 10), rtol=0, atol=1e-5)
-    torch.testing.assert_close(targets.square().sum(-1) / 47, torch.ones(4, 10), rtol=0, atol=1e-4)
+    close(targets.mean(-1), torch.zeros(4, 10))
+    close(targets.square().sum(-1) / 47, torch.ones(4, 10), 1e-4)
     # patches of one colour
     assert not patch_targets(torch.full((1, 2, 12), 0.5), norm_pix=True).any()
 

@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from small import close
 from timm.layers.pos_embed_sincos import build_sincos2d_pos_embed
 
 from vit.patches import PatchEmbed, patchify, position_table, sincos_positions, unpatchify
@@ -50,7 +51,7 @@ def test_linear_map_is_the_strided_convolution(channels, grid, patch):
         .flatten(2)
         .transpose(1, 2)
     )
-    torch.testing.assert_close(layer(patchify(images, patch)), convolution, rtol=0, atol=1e-12)
+    close(layer(patchify(images, patch)), convolution, 1e-12)
 
 
 @torch.no_grad()
@@ -68,9 +69,7 @@ def test_w_e_is_the_matrix_that_the_layer_applies(channels, grid, patch):
 def test_timms_table_has_the_same_quarters_in_another_order():
     ours, timms = sincos_positions((3, 5), 24), build_sincos2d_pos_embed([3, 5], 24)
     sin_y, sin_x, cos_y, cos_x = timms.chunk(4, dim=1)
-    torch.testing.assert_close(
-        ours, torch.cat([sin_x, cos_x, sin_y, cos_y], dim=1), rtol=0, atol=1e-5
-    )
+    close(ours, torch.cat([sin_x, cos_x, sin_y, cos_y], dim=1))
     assert not torch.allclose(ours, timms, atol=0.1)
 
 

@@ -18,6 +18,7 @@ import pytest
 import torch
 from onnx import numpy_helper
 from safetensors.torch import save_file
+from small import close
 from torch import Tensor
 from transformers import Dinov2Config, Dinov2Model
 
@@ -103,10 +104,10 @@ def test_tokens_and_attention_are_those_of_transformers(tmp_path: Path):
     with AttentionMaps(ours, layers=LAYERS) as maps:
         tokens = ours(images)
     assert expected.last_hidden_state.abs().max() > 5  # trained weights, not random ones
-    torch.testing.assert_close(tokens, expected.last_hidden_state, rtol=0, atol=1e-4)
+    close(tokens, expected.last_hidden_state, 1e-4)
     for layer in LAYERS:
         attention = expected.attentions[layer]
-        torch.testing.assert_close(maps.weights[layer], attention, rtol=0, atol=1e-5)
+        close(maps.weights[layer], attention)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import torch
 import torchvision
 import transformers
 from PIL import Image
-from small import warned
+from small import close, warned
 from timm.data import create_transform, resolve_data_config
 from tiny import NORMALIZE, seeded
 from torch.utils.data import DataLoader
@@ -212,7 +212,7 @@ def test_torchvision_prepares_the_same_pixels(photo):
     theirs = torchvision.models.VisionTransformer(56, 8, 1, 2, 16, 16, num_classes=3)
     expected = ImageClassification(crop_size=56, resize_size=64)(photo)
     ours = load_model(theirs.state_dict(), num_heads=2).origin.transform(photo)
-    torch.testing.assert_close(ours, expected, rtol=0, atol=0.02)
+    close(ours, expected, 0.02)
 
 
 @pytest.mark.parametrize(("shape", "share"), [((32, 32), 0.875), ((32, 48), 1.0)])
@@ -256,7 +256,7 @@ def test_transformers_prepares_the_same_pixels(size, photo, tmp_path):
     theirs = BitImageProcessorPil.from_pretrained(tmp_path)(square)["pixel_values"]
     expected = torch.as_tensor(np.asarray(theirs))[0]
     ours = load_model(tmp_path).origin.transform(square)
-    torch.testing.assert_close(ours, expected, rtol=0, atol=1e-5)
+    close(ours, expected)
 
 
 # the settings that are carried out, whatever the class of the preprocessor

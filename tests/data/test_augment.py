@@ -8,6 +8,7 @@ import math
 
 import pytest
 import torch
+from small import close
 from tiny import noise, seeded
 from torchvision.transforms.v2 import functional as torchvision
 
@@ -66,7 +67,7 @@ def test_boxes_are_sampled_as_torchvision_crops_and_resizes(box, size):
             first += rim * (start > 0)
             last -= rim * (start + crop < length)
         inner.append(slice(first, last))
-    torch.testing.assert_close(ours[..., *inner], theirs[..., *inner], rtol=0, atol=1e-5)
+    close(ours[..., *inner], theirs[..., *inner])
 
 
 def test_crops_have_the_stated_area_and_aspect_and_are_anywhere_in_the_image():
@@ -107,7 +108,7 @@ def test_a_crop_of_everything_is_what_a_measured_model_sees_of_an_image(image_si
     cut = cut_to_shape(images, image_size)
     expected = sample_boxes(cut, whole, torch.zeros(4, dtype=torch.bool), image_size)
     varied = augment(images, draws_of(settings, 4), settings)
-    torch.testing.assert_close(varied, expected, rtol=0, atol=1e-5)
+    close(varied, expected)
 
 
 @pytest.mark.parametrize("size", [(6, 8), (5, 7), (24, 20)])
@@ -121,7 +122,7 @@ def test_images_are_cut_and_resized_as_by_torchvision(size, interpolation):
         cut, list(size), torchvision.InterpolationMode(interpolation), antialias=True
     )
     ours = to_float(images, size, Preparation(interpolation))
-    torch.testing.assert_close(ours, theirs.clamp(0, 1), rtol=0, atol=1e-5)
+    close(ours, theirs.clamp(0, 1))
 
 
 def test_normalised_images_have_mean_0_and_deviation_1_and_come_back():
@@ -129,9 +130,9 @@ def test_normalised_images_have_mean_0_and_deviation_1_and_come_back():
     normalize = Normalization.measured_on(images)
     floats = images.double() / 255
     inputs = normalize(floats)
-    torch.testing.assert_close(inputs.mean((0, 2, 3)), torch.zeros(3).double(), rtol=0, atol=1e-9)
-    torch.testing.assert_close(inputs.std((0, 2, 3)), torch.ones(3).double(), rtol=0, atol=1e-9)
-    torch.testing.assert_close(normalize.invert(inputs), floats, rtol=0, atol=1e-6)
+    close(inputs.mean((0, 2, 3)), torch.zeros(3).double(), 1e-9)
+    close(inputs.std((0, 2, 3)), torch.ones(3).double(), 1e-9)
+    close(normalize.invert(inputs), floats, 1e-6)
     # a constant image is not divided by nothing
     flat = torch.full((3, 3, 4, 4), 128, dtype=torch.uint8)
     assert Normalization.measured_on(flat)(flat).abs().max() < 1e-3
@@ -161,8 +162,8 @@ def test_colours_are_jittered_as_torchvision_does():
         image = torchvision.adjust_contrast(image, contrast)
         theirs.append(torchvision.adjust_saturation(image, saturation))
     # torchvision's weights of the colours have four digits
-    torch.testing.assert_close(ours, torch.stack(theirs), rtol=0, atol=1e-3)
-    torch.testing.assert_close(ours[2], images[2], rtol=0, atol=1e-6)
+    close(ours, torch.stack(theirs), 1e-3)
+    close(ours[2], images[2], 1e-6)
 
 
 # --- shuffled patches -----------------------------------------------------------------------------
@@ -198,4 +199,4 @@ def test_an_image_is_varied_step_by_step_in_a_fixed_order():
     expected = torch.where(draws.flip[:, None, None, None], expected.flip(-1), expected)
     expected = color_jitter(expected.float() / 255, draws.jitter)
     expected = shuffle_patches(expected, draws.shuffle, (2, 2), across=False)
-    torch.testing.assert_close(augment(images, draws, settings), expected, rtol=0, atol=1e-6)
+    close(augment(images, draws, settings), expected, 1e-6)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from small import close
 from timm.data.mixup import mixup_target
 from tiny import seeded
 from torch import Tensor
@@ -31,7 +32,7 @@ def test_share_is_how_much_an_image_keeps_of_itself(kind):
     mixing = drawn(kind)
     black = torch.zeros(500, 1, *SIZE)
     lost = mix(black, black + 1, mixing.share, mixing.box).mean((1, 2, 3))
-    torch.testing.assert_close(1 - lost, mixing.share, rtol=0, atol=1e-6)
+    close(1 - lost, mixing.share, 1e-6)
     assert 0 <= mixing.share.min() <= mixing.share.max() <= 1
     assert len(mixing.share.unique()) > 50  # each image by its own draws
 
@@ -69,10 +70,10 @@ def assert_torchvisions(
     shares = torch.full((6,), share)
     ours = mix(images(), images().roll(-1, 0), shares, torch.tensor(edges).expand(6, -1))
     theirs = transform.transform(images().flip(0), params).flip(0)
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=tolerance)
+    close(ours, theirs, tolerance)
     ours = mixed_labels(labels, labels.roll(-1), shares, 5)
     theirs = transform.transform(mirrored, params).flip(0)
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
+    close(ours, theirs, 1e-6)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
@@ -93,4 +94,4 @@ def test_cut_is_torchvisions(box):
 def test_labels_are_timms(share, smoothing):
     labels = torch.tensor([3, 0, 0, 1])
     ours = mixed_labels(labels, labels.flip(0), torch.full((4,), share), 5, smoothing)
-    torch.testing.assert_close(ours, mixup_target(labels, 5, share, smoothing), rtol=0, atol=1e-6)
+    close(ours, mixup_target(labels, 5, share, smoothing), 1e-6)

@@ -7,6 +7,7 @@ from evaluation.test_probe import blobs
 from sklearn.model_selection import LeaveOneGroupOut, cross_val_predict
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.preprocessing import StandardScaler
+from small import close
 from tiny import CPU, NORMALIZE, encoder, noise
 from torch import Tensor
 from torchvision.transforms.v2.functional import resize
@@ -44,7 +45,7 @@ def test_features_of_any_layer_are_the_mean_of_the_patch_tokens(settings, monkey
         last = model(prepare(images))
     expected = [tokens[:, -16:].mean(1) for tokens in (*seen[:-1], last)]
     for features, layer in zip(found, (3, 0, 1), strict=True):
-        torch.testing.assert_close(features, expected[layer], rtol=0, atol=1e-5)
+        close(features, expected[layer])
     assert not any(module._forward_hooks for module in model.modules())
 
 

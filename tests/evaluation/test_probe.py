@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from sklearn.linear_model import LogisticRegression
+from small import close
 from tiny import seeded
 from torch import Tensor
 
@@ -48,7 +49,7 @@ def test_the_probe_is_scikit_learns():
     warm, _ = fit_probe(features, labels, 4, 1e-2, strong)
     for probe in (cold, warm):
         ours = logits_of(probe, features).softmax(1)
-        torch.testing.assert_close(ours, expected, rtol=0, atol=2e-3)
+        close(ours, expected, 2e-3)
 
 
 def test_layers_and_strength_are_chosen_on_held_out_images():
@@ -73,7 +74,7 @@ def test_layers_and_strength_are_chosen_on_held_out_images():
     bank, queries = standardised(*(torch.cat([of[1], of[2]], 1) for of in (layers, tests)))
     probe, _ = fit_probe(bank, labels, 4, found["strength"])
     again = logits_of(probe, queries).softmax(1)
-    torch.testing.assert_close(logits.softmax(1), again, rtol=0, atol=2e-3)
+    close(logits.softmax(1), again, 2e-3)
 
 
 @pytest.mark.parametrize("every", [False, True])
@@ -98,7 +99,7 @@ def test_a_probe_of_fewer_images_than_dimensions_is_scikit_learns():
     train, test = standardised(train, test)
     theirs = LogisticRegression(C=1 / (1e-2 * 60), max_iter=2000, tol=1e-8).fit(train, labels)
     expected = torch.from_numpy(theirs.predict_proba(test)).float()
-    torch.testing.assert_close(logits.softmax(1), expected, rtol=0, atol=2e-3)
+    close(logits.softmax(1), expected, 2e-3)
 
 
 def test_strengths_too_weak_for_few_images_are_not_tried(monkeypatch):

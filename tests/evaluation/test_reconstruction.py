@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from small import close
 from tiny import CPU, NORMALIZE, autoencoder, seeded
 from torch import Tensor, nn
 
@@ -72,7 +73,7 @@ def test_estimated_statistics_by_loops_over_visible_patches():
                 expected = sum(
                     w * values[other] for w, other in zip(weights, seen, strict=True)
                 ) / sum(weights)
-                torch.testing.assert_close(estimate[image, patch, 0], expected, rtol=0, atol=1e-5)
+                close(estimate[image, patch, 0], expected)
 
 
 @pytest.mark.parametrize(("batch_size", "norm_pix_loss"), [(2, True), (2, False), (256, True)])
@@ -121,7 +122,7 @@ def test_visible_pixels_stay_and_hidden_ones_are_not_looked_at(norm_pix_loss):
     first = reconstruct(model, images, NORMALIZE, mask, CPU)
     hidden = first.hidden.expand(-1, 3, -1, -1)
     assert torch.equal(patchify(first.hidden.float(), PATCH).mean(-1), mask.mask)
-    torch.testing.assert_close(first.filled[~hidden], first.original[~hidden], rtol=0, atol=1e-6)
+    close(first.filled[~hidden], first.original[~hidden], 1e-6)
     assert torch.equal(first.original, images.float() / 255)
 
     other = reconstruct(model, torch.where(hidden, random_images(), images), NORMALIZE, mask, CPU)
@@ -136,7 +137,7 @@ def test_a_perfect_model_gives_the_image_back(norm_pix_loss, off):
     images = random_images(5, PATCH).repeat(1, 1, *GRID) if norm_pix_loss else random_images()
     oracle = Oracle(small_model(norm_pix_loss))
     result = reconstruct(oracle, images, NORMALIZE, random_mask(5), CPU)
-    torch.testing.assert_close(result.filled, result.original, rtol=0, atol=off)
+    close(result.filled, result.original, off)
 
 
 def test_measured_in_eval_mode_and_left_in_its_own():

@@ -260,7 +260,7 @@ def test_a_layer_is_where_the_call_happens(kind, chosen):
     inputs = [x, model[0](x), model[:2](x)]
     expected, consumed = model(x), {}
     with AttentionMaps(model, chosen) as maps:
-        torch.testing.assert_close(model(x), expected, rtol=0, atol=1e-6)
+        close(model(x), expected, 1e-6)
     with AttentionMaps(model, chosen, consume=consumed.__setitem__) as handed_out:
         model(x)
     assert not handed_out.weights
@@ -271,7 +271,7 @@ def test_a_layer_is_where_the_call_happens(kind, chosen):
         layer, given = model[number], inputs[number]
         q, k, _ = layer.qkv(layer.norm(given) if kind is Normed else given).chunk(3, dim=-1)
         weights = (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1)
-        torch.testing.assert_close(maps.weights[number], weights[:, None], rtol=0, atol=1e-6)
+        close(maps.weights[number], weights[:, None], 1e-6)
         assert torch.equal(consumed[number], maps.weights[number])
 
 
@@ -343,7 +343,7 @@ def test_grids_of_other_models_lie_where_a_change_of_one_patch_is_seen(name):
     others = grid.flatten(2)[..., [i for i in range(16) if i != 6]]
     # MLCD turns queries and keys by their positions
     if name != "MLCD":
-        torch.testing.assert_close(others, others[..., :1].expand_as(others), rtol=0, atol=1e-6)
+        close(others, others[..., :1].expand_as(others), 1e-6)
     assert ((grid[0, :, 1, 2] - others[0, :, 0]).abs() > 1e-4).any()
 
 
@@ -359,7 +359,7 @@ def test_grids_and_the_mass_beside_them(name):
     close(grid.sum((2, 3)) + mass, torch.ones(2, 4))
     mean, _ = maps.to_grid(1, query="mean")
     expected = weights[:, :, prefix:, prefix:].mean(2)
-    torch.testing.assert_close(mean.flatten(2), expected, rtol=0, atol=1e-6)
+    close(mean.flatten(2), expected, 1e-6)
     # of half a row would be a patch of another
     absent = [(2, 0), (0.5, 0), "register 9", "register x"]
     if prefix:
@@ -526,16 +526,16 @@ def test_torchs_own_layer_returns_within_the_block_what_it_returns_outside(call)
     _, weights = layer(x, x, x, **options | by_head)
     with AttentionMaps(layer) as maps:
         result = layer(x, x, x, **options)
-    torch.testing.assert_close(maps.weights[0], weights, rtol=0, atol=1e-6)
-    torch.testing.assert_close(result, expected, rtol=0, atol=1e-6)
+    close(maps.weights[0], weights, 1e-6)
+    close(result, expected, 1e-6)
 
     # One image by itself, under another mode of torch
     if "key_padding_mask" not in options:
         expected = layer(x[0], x[0], x[0], **options)
         with torch.device("cpu"), AttentionMaps(layer) as maps, torch.device("cpu"):
             result = layer(x[0], x[0], x[0], **options)
-        torch.testing.assert_close(result, expected, rtol=0, atol=1e-6)
-        torch.testing.assert_close(maps.weights[0], weights[:1], rtol=0, atol=1e-6)
+        close(result, expected, 1e-6)
+        close(maps.weights[0], weights[:1], 1e-6)
 
 
 def test_maps_lie_on_the_grid_of_the_images_that_ran():
@@ -605,7 +605,7 @@ def test_transformers_returns_its_attention_within_the_block_as_outside(name):
             inside = model(images_for(model), **options).attentions
         assert len(inside) == len(outside) == count
         for layer, weights in enumerate(inside):
-            torch.testing.assert_close(weights, outside[layer], rtol=0, atol=1e-6)
+            close(weights, outside[layer], 1e-6)
             assert torch.equal(weights, maps.weights[layer])
 
 

@@ -5,6 +5,7 @@ from threading import Thread
 import pytest
 import timm
 import torch
+from small import close
 from tiny import captured, encoder, randomize, wide_encoder
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -51,7 +52,7 @@ def test_relevance_by_its_definition_image_by_image():
     # Frozen weights change nothing
     model.requires_grad_(False)
     frozen = relevance(model, images, 1, run=logits_of)
-    torch.testing.assert_close(frozen, result, rtol=0, atol=1e-6)
+    close(frozen, result, 1e-6)
 
 
 def test_a_score_is_one_number_per_image():

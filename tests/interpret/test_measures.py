@@ -6,6 +6,7 @@ import weakref
 import pytest
 import torch
 from scipy.stats import entropy
+from small import close
 from tiny import WIDE, autoencoder, captured, randomize, seeded, wide_encoder
 from torch import Tensor, nn
 
@@ -47,7 +48,7 @@ def test_rollout_by_its_definition():
             fused = weights[image].mean(0)
             fused = fused / fused.sum(1, keepdim=True)
             expected = (0.5 * fused + 0.5 * torch.eye(13)) @ expected
-        torch.testing.assert_close(rollout[image], expected, rtol=0, atol=1e-6)
+        close(rollout[image], expected, 1e-6)
 
 
 def test_discarding_keeps_the_prefix_columns_and_drops_the_smallest():
@@ -204,7 +205,7 @@ def test_batches_add_up_to_the_whole():
             (means.entropy, attention_entropy(weights[:, :, patches]).mean(0), 1e-5),
             (means.prefix_mass, mass, 1e-5),
         ):
-            torch.testing.assert_close(found[place], expected, rtol=0, atol=off)
+            close(found[place], expected, off)
 
 
 def test_no_weights_are_kept_while_batches_pass(monkeypatch):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from small import close
 from tiny import encoder as small_encoder
 
 from studies.embedding_or_not import strengths
@@ -22,7 +23,7 @@ def patches() -> torch.Tensor:
 
 def test_a_random_matrix_reads_with_strength_one_and_the_scale_of_the_norm_counts(encoder, patches):
     before = strengths(encoder, patches)
-    torch.testing.assert_close(before, torch.ones(3, 3, 1), rtol=0, atol=0.1)
+    close(before, torch.ones(3, 3, 1), 0.1)
     encoder.blocks[0].norm1.weight.data[:48] = 0
     assert not torch.allclose(strengths(encoder, patches)[:, W_V], before[:, W_V], atol=1e-2)
 

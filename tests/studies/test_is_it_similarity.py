@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from small import close
 
 from studies.is_it_similarity import (
     KEYS,
@@ -29,16 +30,14 @@ def encoder(trained) -> VisionTransformer:
 
 def test_likeness_that_is_planted_is_found_and_so_is_its_opposite(trained, encoder):
     like = preferences(trained, encoder, 48)
-    torch.testing.assert_close(
-        like, preferences(trained, encoder, 48, identity=True), rtol=0, atol=1e-5
-    )
+    close(like, preferences(trained, encoder, 48, identity=True))
     assert like.shape == (12, 2, 3, len(SIMILARITIES))
     # of the tokens, also among keys at the same distance
     assert like.mean((0, 2))[:, :2].min() > 0.5
     for block in encoder.blocks[:1]:
         block.attn.W_K.data.neg_()
     unlike = preferences(trained, encoder, 48)
-    torch.testing.assert_close(unlike[:, 0], -like[:, 0], rtol=0, atol=1e-5)
+    close(unlike[:, 0], -like[:, 0])
 
 
 def test_likeness_of_places_is_none_without_their_means(trained, encoder):
@@ -77,4 +76,4 @@ def test_shares_sum_to_one(trained):
     assert first.shape == (3, len(SCORE_PARTS))
     assert keys.shape == (2, 3, len(KEYS))
     for shares in (first, keys):
-        torch.testing.assert_close(shares.sum(-1), torch.ones(shares.shape[:-1]), rtol=0, atol=1e-4)
+        close(shares.sum(-1), torch.ones(shares.shape[:-1]), 1e-4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from small import close
 from tiny import seeded, wide_encoder
 
 from studies import kinds
@@ -45,7 +46,7 @@ def test_shares_sum_to_one_and_the_embedding_knows_no_image(trained):
         assert shares.shape == (3, len(TERMS))
         torch.testing.assert_close(shares.sum(1), torch.ones(3))
         # patch + position
-        torch.testing.assert_close(shares[0, 2:], torch.zeros(len(TERMS) - 2), rtol=0, atol=1e-6)
+        close(shares[0, 2:], torch.zeros(len(TERMS) - 2), 1e-6)
         assert (shares[0, :2] > 0.01).all()
         assert shares[-1, 2:4].sum() > 0.01
 
@@ -55,7 +56,7 @@ def test_without_attention_no_token_knows_its_image(trained):
     for block in encoder.blocks:
         block.attn.proj.weight.data.zero_()
     shares = token_shares(encoder, design_of(trained, 0))
-    torch.testing.assert_close(shares[:, 2:4], torch.zeros(3, 2), rtol=0, atol=1e-6)
+    close(shares[:, 2:4], torch.zeros(3, 2), 1e-6)
     assert shares[-1, 4] > 0  # each MLP mixes patch and position
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from small import close
 
 from studies import StudyConfig, world
 from studies.running import run_study
@@ -38,7 +39,7 @@ def test_what_is_set_occurs_together_and_nothing_else(company, substitutes, one_
     of_wheels = [company, 1 - company, 0]
     expected = [*torch.eye(3).tolist(), of_wheels, of_wheels if substitutes else [0, 0, 1]]
     shares = grounds / grounds.sum(1, keepdim=True)
-    torch.testing.assert_close(shares, torch.tensor(expected), atol=0.05, rtol=0)
+    close(shares, torch.tensor(expected), 0.05)
     # No two grounds; of the things only wheel and ball, which never share a column
     assert together[ROAD, GRASS] == together[ROAD, WATER] == together[GRASS, WATER] == 0
     assert together[CONE:WHEEL, WHEEL:].sum() == 0

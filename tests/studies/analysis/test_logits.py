@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from small import close
 from tiny import randomize, seeded
 from torch import nn
 
@@ -50,7 +51,7 @@ def test_logits_are_those_of_the_model(settings):
         encoder(images())
     layers = queries_and_keys_by_layer(encoder, images())
     for layer, weights in zip(layers, maps.weights.values(), strict=True):
-        torch.testing.assert_close(layer.logits.softmax(-1), weights, rtol=0, atol=1e-6)
+        close(layer.logits.softmax(-1), weights, 1e-6)
 
 
 @pytest.mark.parametrize("settings", KINDS)
@@ -118,8 +119,8 @@ def test_likeness_is_told_from_what_is_held_constant():
     logits = torch.stack([cosines + near, near.expand(4, 40, 40)], dim=1)
     assert correlation_with_cosine(logits, tokens).abs().max() < 0.15  # hidden by what varies more
     found = correlation_with_cosine(logits, tokens, near)
-    torch.testing.assert_close(found[:, 0], torch.ones(4), rtol=0, atol=1e-3)
-    torch.testing.assert_close(found[:, 1], torch.zeros(4), rtol=0, atol=0.1)
+    close(found[:, 0], torch.ones(4), 1e-3)
+    close(found[:, 1], torch.zeros(4), 0.1)
 
 
 def test_symmetry_of_its_extremes_and_without_what_is_common():
@@ -127,7 +128,7 @@ def test_symmetry_of_its_extremes_and_without_what_is_common():
     torch.testing.assert_close(symmetry(pairs + pairs.mT), torch.ones(3, 2))
     torch.testing.assert_close(symmetry(pairs - pairs.mT), -torch.ones(3, 2))
     popular = pairs + 100 * torch.randn(3, 2, 1, 9) + 100 * torch.randn(3, 2, 9, 1)
-    torch.testing.assert_close(symmetry(popular), symmetry(pairs), rtol=0, atol=1e-3)
+    close(symmetry(popular), symmetry(pairs), 1e-3)
 
 
 # --- forms on pixels
