@@ -40,7 +40,7 @@ from studies.tables import Results, Seeds, Table, seeds
 from vit.attention import MultiHeadSelfAttention
 from vit.data.draws import make_generator
 from vit.errors import AttentionError, RunError
-from vit.evaluation.reconstruction import grid_distances, mean_visible
+from vit.evaluation.reconstruction import mean_visible
 from vit.figures.attention import attention_figure
 from vit.figures.style import Figure
 from vit.inputs import to_float
@@ -51,7 +51,7 @@ from vit.interpret.measures import attention_entropy, attention_rollout, head_ab
 from vit.isolation import eval_mode
 from vit.mae import MaskedAutoencoder, masked_patch_loss
 from vit.masking import Mask, mask_from_noise, num_keep
-from vit.patches import patchify, unpatchify
+from vit.patches import grid_distances, patchify, unpatchify
 
 ATTENTION, GRADIENT = "attention, last decoder layer", "gradient × attention, decoder"
 PROXIMITY = "proximity"

@@ -47,9 +47,8 @@ from studies.figures import Panel, layers_figure, pairs_figure, shares_figure
 from studies.tables import Results, Seeds, Table, seeds
 from vit.encoder import Block, VisionTransformer
 from vit.errors import RunError
-from vit.evaluation.reconstruction import grid_distances
 from vit.figures.style import Figure
-from vit.patches import patchify, unpatchify
+from vit.patches import grid_distances, patchify, unpatchify
 
 IDENTITY = "Q = K = V = X"
 EQUAL, WITHOUT_PLACES = "at equal distance", "without the places' means"

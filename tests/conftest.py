@@ -1,7 +1,5 @@
 """What tests of several rooms share: the processors, the seed, a command that is refused, and a browser."""
 
-from __future__ import annotations
-
 import gc
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Small models, ours and those of other libraries, that tests of checkpoints save, load and compare."""
 
-from __future__ import annotations
-
 import json
 import re
 import warnings

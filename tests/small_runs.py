@@ -1,15 +1,13 @@
 """Small runs as train.py leaves them, made in a second."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from tiny import RECONSTRUCT, image_set, noise, without_layout
 
 from vit.atomic import write_json
-from vit.config import AugmentConfig, OptimConfig, changed, flat_settings
+from vit.config import AugmentConfig, OptimConfig, changed
 from vit.data import Dataset
 from vit.report.pictures import draw_pictures
 from vit.runs import read_metrics
@@ -30,13 +28,11 @@ def make_run(
     warning: str | None = None,
     snapshots: int = 3,
     finished: bool = True,
-    class_token: bool = True,
     dynamics_every: int = 0,
     held_out: bool = False,
     pictures: bool = False,
-    settings: Mapping[str, Mapping[str, object]] | None = None,
 ) -> Path:
-    """Make a run of 6 steps, or of 3 of them, in a folder; `settings` are further ones, by section."""
+    """Make a run of 6 steps, or of 3 of them, in a folder."""
     classify = task == "classify"
     config = changed(
         RECONSTRUCT,
@@ -46,7 +42,6 @@ def make_run(
             "data.source": "folder",
             "data.root": "my images",
             "data.name": data,
-            "model.class_token": class_token,
             "model.pos_embed": "learned",
             "reconstruct.norm_pix_loss": classify,
             "train.objective": task,
@@ -54,7 +49,6 @@ def make_run(
             "run.dynamics_every": dynamics_every,
         },
     )
-    config = changed(config, flat_settings(settings or {}))
     parts = (image_set(noise(count, seed), tuple(names)) for seed, count in enumerate((24, 12)))
     images = Dataset(data, "folder", *parts, warning, held_out)
     place, run = RunFolder(folder), setup(config, images)

@@ -15,13 +15,12 @@ import pytest
 import timm
 import tiny
 import torch
+from forks import ROOT
 
 import vit
 from vit.config import changed
 from vit.training.loop import train_steps
 from vit.training.run import setup
-
-ROOT = Path(__file__).resolve().parents[1]
 
 # The core, which stands alone; "" is the package itself.
 CORE = {

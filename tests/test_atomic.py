@@ -1,7 +1,5 @@
 """The law of atomic writes: a file is whole or not there, whatever happens during the write."""
 
-from __future__ import annotations
-
 import os
 import stat
 import subprocess
@@ -129,8 +127,3 @@ def test_a_full_disk_is_about_the_file_that_was_asked_for(tmp_path):
         write_text(tmp_path / "long.txt", "x" * 100)
     assert error.value.filename == str(tmp_path / "long.txt")
     assert names(tmp_path) == set()
-
-
-def test_a_text_may_name_files_of_any_bytes(tmp_path):
-    write_text(tmp_path / "page", "caf\udce9")
-    assert (tmp_path / "page").read_text() == "caf\\udce9"

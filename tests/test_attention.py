@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from small import close
 from torch import Tensor, nn
+from torch.testing import assert_close
 
 import vit.attention
 from vit.attention import (
@@ -62,7 +63,7 @@ def test_both_kernels_mix_alike(fused_calls, monkeypatch):
         monkeypatch.setitem(vit.attention.CPU_FLASH_FROM, q.dtype, fused_from)
         mixed.append(attend(q, k, v))
     assert len(fused_calls) == 1
-    torch.testing.assert_close(*mixed, rtol=0, atol=1e-6)
+    assert_close(*mixed, rtol=0, atol=1e-6)
 
 
 def test_kernel_can_be_set_for_all_layers(fused_calls):
@@ -101,7 +102,7 @@ def test_named_matrices_are_distinct_views_that_make_up_the_layer():
         for other, (old, new) in enumerate(zip(before, layer.qkv.weight.chunk(3), strict=True)):
             assert torch.equal(new, 2 * old if other == index else old)
     layer.W_O.zero_()
-    torch.testing.assert_close(layer(x), layer.proj.bias.expand(2, TOKENS, DIM))
+    assert_close(layer(x), layer.proj.bias.expand(2, TOKENS, DIM))
 
 
 def permute_heads(layer: MultiHeadSelfAttention, parts: str) -> None:

@@ -1,7 +1,5 @@
 """A section of settings holds only values of its types, in their ranges, that fit each other."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -102,7 +100,6 @@ def test_one_function_changes_settings_and_checks_them_anew():
 
 # Settings that must fit each other: one that does not, and what is still allowed
 BAD = """
-augment.crop_scale=[0.5,0.4]
 model.patch_size=[4,5]
 model.embed_dim=100
 model.embed_dim=6 model.num_heads=3
@@ -191,7 +188,7 @@ def test_a_home_that_nobody_knows_is_one_line_and_no_folder_of_its_name_is_made(
 
 
 def test_the_default_cache_needs_a_home_and_an_own_one_needs_none(homeless, tmp_path, capsys):
-    save_images(tmp_path / "images", noise(3).permute(0, 2, 3, 1).numpy())
+    save_images(tmp_path / "images", noise(3))
     assert main(["data", "images"]) == 2
     assert "data.cache: its ~ is no known home folder; set HOME" in capsys.readouterr().err
     assert main(["data", "images", "--data.cache", "here"]) == 0

@@ -1,31 +1,30 @@
 """Each example does what its first lines say."""
 
-from __future__ import annotations
-
 import csv
 import json
 import runpy
 import sys
 from collections import Counter
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
+from forks import ROOT
 from PIL import Image
 from small import close
-from tiny import NORMALIZE, assert_same, autoencoder, encoded, encoder, randomize
+from tiny import NORMALIZE, assert_same, autoencoder, encoded, encoder, randomize, without_layout
 from torchvision.transforms.v2.functional import to_pil_image
 
-from vit import load_model, save_model
-from vit.config import OBJECTIVES, Config
+from vit import cli, load_model, save_model
+from vit.commandline import Parser, given_settings
+from vit.config import OBJECTIVES, Config, read_settings
 from vit.data.sources import SCENES_SEED, load_scenes
+from vit.report.pictures import draw_pictures
 from vit.runs import read_metrics
+from vit.train import fit
 from vit.training.objectives import CLASSES, Reconstruct
 from vit.training.run_folder import load_state, saved_states
-
-ROOT = Path(__file__).resolve().parents[1]
 
 
 def example_here(name: str, *arguments: object, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,21 +131,63 @@ def test_export_onnx_computes_what_the_model_does(tmp_path, monkeypatch, capsys)
         close(logits, model.forward_head(model(images)), 1e-4)
 
 
-def test_distil_learns_the_features_of_another_model_and_goes_on(tmp_path, monkeypatch):
-    # what the example registers is forgotten
+@pytest.fixture
+def _forgotten(monkeypatch):
+    """What an example registers is forgotten."""
     for registry in (OBJECTIVES, CLASSES):
-        monkeypatch.setitem(registry, "Distil", Reconstruct)
-        registry.pop("Distil")
+        for name in ("Teach", "Distil"):
+            monkeypatch.setitem(registry, name, Reconstruct)
+            registry.pop(name)
 
+
+SMALL = (
+    "--data scenes --data.limit 40 --model.depth 2 --train.epochs 2 --train.batch_size 10"
+    " --optim.warmup_epochs 0 --train.precision fp32 --run.device cpu --run.save_every 3"
+)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_forgotten")
+def test_objective_trains_and_keeps_its_teacher(tmp_path):
+    """Through the whole program, of which it stands outside."""
+    example = ROOT / "examples" / "objective.py"
+    assert len(example.read_text().splitlines()) <= 60
+    teach = runpy.run_path(str(example))["Teach"]
+    options = Parser("train").read(f"{SMALL} --model.preset micro --reconstruct.contrast 0".split())
+    config = Config.from_settings(read_settings("quickstart"), given_settings(options))
+
+    whole = tmp_path / "whole"
+    run = fit(config, whole, objective=teach)
+    metrics = read_metrics(whole / "metrics.jsonl")
+    assert metrics[-1]["feature_loss"] < metrics[0]["feature_loss"]
+    assert metrics[0]["loss"] == pytest.approx(
+        metrics[0]["masked_loss"] + 0.1 * metrics[0]["feature_loss"]
+    )
+    assert Config.read(whole / "config.yaml").train.objective == "Teach"
+    with without_layout():
+        draw_pictures(run, run.folder, run.summary)
+    assert (whole / "reconstructions.png").exists()
+
+    # the teacher follows the model, in the states too
+    before, state = map(load_state, saved_states(whole / "checkpoints"))
+    key = "teacher.module.norm.weight"
+    assert not torch.equal(before["objective"][key], state["objective"][key])
+
+    # another program knows the name alone
+    for registry in (OBJECTIVES, CLASSES):
+        registry.pop("Teach")
+    assert cli.main(["report", str(whole)]) == 0
+
+
+@pytest.mark.usefixtures("_forgotten")
+def test_distil_learns_the_features_of_another_model_and_goes_on(tmp_path, monkeypatch):
     # its input, patches and width are not the student's
     teacher = encoder(image_size=(24, 36), patch_size=(12, 9), embed_dim=20, drop_path=0.5)
     randomize(teacher)
     save_model(tmp_path / "teacher", teacher, NORMALIZE, trained_on=torch.arange(5))
-    options = "--data scenes --data.limit 40 --model.depth 2 --train.epochs 2 --train.batch_size 10"
-    options += " --optim.warmup_epochs 0 --train.precision fp32 --run.device cpu --run.save_every 3"
     run = tmp_path / "run"
     words = [tmp_path / "teacher", "--out", run]
-    example_here("distil.py", *words, *options.split(), monkeypatch=monkeypatch)
+    example_here("distil.py", *words, *SMALL.split(), monkeypatch=monkeypatch)
     metrics = read_metrics(run / "metrics.jsonl")
     assert metrics[-1]["feature_loss"] < metrics[0]["feature_loss"]
     assert torch.isin(torch.arange(5), load_model(run).origin.trained_on).all()

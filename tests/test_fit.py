@@ -1,7 +1,5 @@
 """`vit.fit` is the run of `vit train`: the same weights, with own data and callbacks."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 import subprocess
@@ -200,13 +198,9 @@ def test_the_settings_name_the_model_that_a_run_was_handed(whole, config, tmp_pa
     assert run.config.model.embed_dim == config.model.embed_dim
 
 
-@pytest.mark.parametrize("names", [("twice", "twice"), ("metrics",), ("",)])
-def test_a_callback_with_a_state_needs_a_name_of_its_own(config, tmp_path, names):
-    callbacks = [Witness() for _ in names]
-    for callback, name in zip(callbacks, names, strict=True):
-        callback.name = name
-    with pytest.raises(ConfigError, match=rf"Witness has a state, and the name '{names[0]}'"):
-        fit(config, tmp_path / "run", PAIRS, TEST, callbacks)
+def test_a_callback_with_a_state_needs_a_name_of_its_own(config, tmp_path):
+    with pytest.raises(ConfigError, match="Witness has a state, and the name"):
+        fit(config, tmp_path / "run", PAIRS, TEST, [Witness(), Witness()])
     assert not (tmp_path / "run").exists()
 
 

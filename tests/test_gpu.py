@@ -3,8 +3,6 @@
 What the compiler makes, nccl, memory and a GPU's own kernels need a card.
 """
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from importlib import import_module
 from unittest.mock import Mock

@@ -1,7 +1,5 @@
 """Image files to pixels: Pillow is the oracle, for every mode, orientation and size."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_array_equal
 from PIL import Image, ImageFile
 from tiny import encoded
 
@@ -92,7 +91,7 @@ def test_exif_orientation(tmp_path, kind, orientation):
     path = tmp_path / f"turned.{kind}"
     Image.fromarray(stored()).save(path, exif=exif)
     expected = UPRIGHT[orientation](stored())
-    np.testing.assert_array_equal(pixels(path, expected.shape[:2]), expected)
+    assert_array_equal(pixels(path, expected.shape[:2]), expected)
     assert size_of(str(path)) == expected.shape[1::-1]
 
 
@@ -104,7 +103,7 @@ def test_a_png_with_long_text_has_its_pixels_and_damaged_ones_stay_damaged(tmp_p
     path = tmp_path / "long.png"
     for place in (33, -12):  # before the pixels, and after them
         path.write_bytes(content[:place] + text + content[place:])
-        np.testing.assert_array_equal(pixels(path, (4, 6)), stored())
+        assert_array_equal(pixels(path, (4, 6)), stored())
     path.write_bytes(content[:33] + text + content[33:-30])
     assert isinstance(decode(str(path), (4, 6)), str)
 
@@ -125,10 +124,10 @@ def test_a_truncated_photograph_is_refused_whatever_pillows_switch_says(tmp_path
 def test_centre_is_cut_out(tmp_path):
     wide = stored(4, 12)
     Image.fromarray(wide).save(tmp_path / "wide.png")
-    np.testing.assert_array_equal(pixels(tmp_path / "wide.png"), wide[:, 4:8])
+    assert_array_equal(pixels(tmp_path / "wide.png"), wide[:, 4:8])
     high = stored(12, 4)
     Image.fromarray(high).save(tmp_path / "high.png")
-    np.testing.assert_array_equal(pixels(tmp_path / "high.png"), high[4:8])
+    assert_array_equal(pixels(tmp_path / "high.png"), high[4:8])
 
 
 def test_shrinking_is_antialiased_also_of_a_large_jpeg(tmp_path):

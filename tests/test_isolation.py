@@ -1,7 +1,5 @@
 """A library call leaves the process as it was, whichever state that was."""
 
-from __future__ import annotations
-
 import logging
 import os
 import random

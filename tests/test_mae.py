@@ -7,6 +7,7 @@ import torch
 from small import close
 from tiny import SIZES, autoencoder, randomize, seeded
 from torch import Tensor, nn
+from torch.testing import assert_close
 from transformers.models.vit_mae.configuration_vit_mae import ViTMAEConfig
 from transformers.models.vit_mae.modeling_vit_mae import ViTMAEDecoder, ViTMAEForPreTraining
 
@@ -36,8 +37,8 @@ def channels_first(patches: Tensor) -> Tensor:
     return patches.unflatten(-1, (PATCH * PATCH, 3)).transpose(-1, -2).flatten(-2)
 
 
-def small_batch(kind: str = "random") -> tuple[Tensor, Mask]:
-    return torch.randn(3, 3, 16, 16), make_mask(kind, 3, GRID, 0.75, seeded())
+def small_batch() -> tuple[Tensor, Mask]:
+    return torch.randn(3, 3, 16, 16), make_mask("random", 3, GRID, 0.75, seeded())
 
 
 @torch.no_grad()
@@ -73,14 +74,12 @@ def test_transformers_weights_and_noise_give_its_loss_and_prediction(
 def test_loss_is_that_of_the_prediction_and_the_targets(norm_pix_loss):
     model, (images, mask) = autoencoder(norm_pix_loss, drop_path=0.5), small_batch()
     loss, tokens = model.eval().loss(images, mask)
-    torch.testing.assert_close(
-        loss, masked_patch_loss(model(images, mask), model.targets(images), mask.mask)
-    )
+    assert_close(loss, masked_patch_loss(model(images, mask), model.targets(images), mask.mask))
     assert torch.equal(tokens, model.encoder(images, mask))
     draws = torch.rand(3, 1, 2)
     loss, tokens = model.train().loss(images, mask, draws)
     assert torch.equal(tokens, model.encoder(images, mask, draws))
-    torch.testing.assert_close(
+    assert_close(
         loss, masked_patch_loss(model.decoder(tokens, mask), model.targets(images), mask.mask)
     )
 

@@ -1,11 +1,6 @@
 """Scores in words: each measure, its error, its baselines and its protocol."""
 
-from __future__ import annotations
-
-import pytest
-
-from vit.cli.outputs import aligned
-from vit.metrics import BASELINES, MEASURES, Measure, score_lines, usual_scores
+from vit.metrics import score_lines, usual_scores
 
 SCORES = {
     "knn": [
@@ -29,31 +24,3 @@ def test_every_row_is_a_line_with_its_baselines_and_protocol():
     ]  # fmt: skip
     # the first row of a method is the usual one
     assert usual_scores(SCORES)["knn", "accuracy"] == 0.25
-
-
-def test_names_tell_scores_apart():
-    for names in (
-        [measure.label for measure in MEASURES.values()],
-        [measure.short for measure in MEASURES.values()],
-        list(BASELINES.values()),
-    ):
-        assert len(set(names)) == len(names)
-
-
-@pytest.mark.parametrize(
-    ("kind", "value", "images", "text"),
-    [
-        ("accuracy", 0.453, 10_000, "45.30% ± 0.50%"),
-        ("accuracy", 0.453, 100, "45% ± 5%"),
-        ("accuracy", 0.453, 0, "45.30%"),
-        ("accuracy", 0.0, 4, "0% (0 of 4)"),
-        ("loss", 0.43123, 100, "0.4312"),
-        ("error", 0.1, 100, "10%"),
-    ],
-)
-def test_a_value_has_as_many_digits_as_its_images_can_tell(kind, value, images, text):
-    assert Measure(kind, "", "").write_with_error(value, images) == text
-
-
-def test_tables_are_aligned():
-    assert aligned([["abc", "1"], ["longer", "22"]], right=[1]) == ["abc      1", "longer  22"]

@@ -1,14 +1,12 @@
 """The notebooks as they are stored: with outputs, from public names, and with the pages' figures where they quote them."""
 
-import ast
 import json
 import re
-from importlib import import_module
 from pathlib import Path
 
 import pytest
+from forks import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 PAGES = "\n".join(
     path.read_text()
@@ -41,23 +39,6 @@ def test_it_was_run_from_top_to_bottom(notebook):
         for output in outputs
     )
     assert re.findall(r"/(?:home|root|tmp|work|usr)/\S*", text) == []
-
-
-def test_it_uses_public_names_that_there_are(notebook):
-    code = "\n".join(source(cell) for cell in cells(notebook, "code"))
-    plain = re.sub(r"^%.*$", "", code, flags=re.MULTILINE)
-    imports = [node for node in ast.walk(ast.parse(plain)) if isinstance(node, ast.ImportFrom)]
-    ours = [
-        (node.module, name.name)
-        for node in imports
-        for name in node.names
-        if node.module.split(".")[0] == "vit"
-    ]
-    assert ours
-    for module, name in ours:
-        assert not module.startswith("vit.cli"), module  # there a reader sees nothing computed
-        assert not name.startswith("_")
-        assert hasattr(import_module(module), name)
 
 
 def test_what_it_quotes_of_a_page_stands_there(notebook):

@@ -8,7 +8,9 @@ import torch
 import torch.nn.functional as F
 from small import close
 from timm.layers.pos_embed_sincos import build_sincos2d_pos_embed
+from torch.testing import assert_close
 
+from vit.config import ViTConfig
 from vit.patches import PatchEmbed, patchify, position_table, sincos_positions, unpatchify
 
 # channels, (rows, columns), (p, q)
@@ -26,7 +28,10 @@ def random_images(channels: int, grid: tuple[int, int], patch: tuple[int, int]) 
 
 
 def random_layer(channels: int, grid: tuple[int, int], patch: tuple[int, int]) -> PatchEmbed:
-    return PatchEmbed((grid[0] * patch[0], grid[1] * patch[1]), patch, channels, embed_dim=8)
+    size = (grid[0] * patch[0], grid[1] * patch[1])
+    return PatchEmbed(
+        ViTConfig(image_size=size, patch_size=patch, channels=channels, embed_dim=8, num_heads=1)
+    )
 
 
 @pytest.mark.parametrize(("channels", "grid", "patch"), SHAPES)
@@ -60,10 +65,10 @@ def test_w_e_is_the_matrix_that_the_layer_applies(channels, grid, patch):
     layer = random_layer(channels, grid, patch)
     patches = patchify(random_images(channels, grid, patch), patch)
     assert layer.W_E.shape == (channels * math.prod(patch), 8)
-    torch.testing.assert_close(layer(patches), patches @ layer.W_E + layer.proj.bias)
+    assert_close(layer(patches), patches @ layer.W_E + layer.proj.bias)
     # a view: from here on only the first value of a patch counts, for feature 3
     layer.W_E.zero_()[0, 3] = 1.0
-    torch.testing.assert_close(layer(patches) - layer.proj.bias, F.pad(patches[..., :1], (3, 4)))
+    assert_close(layer(patches) - layer.proj.bias, F.pad(patches[..., :1], (3, 4)))
 
 
 def test_timms_table_has_the_same_quarters_in_another_order():

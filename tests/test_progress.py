@@ -1,7 +1,5 @@
 """The law of progress in a pipe: every item arrives, and few lines tell the time left."""
 
-from __future__ import annotations
-
 import io
 import os
 import sys

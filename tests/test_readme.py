@@ -3,9 +3,9 @@
 import re
 import shlex
 from importlib import import_module
-from pathlib import Path
 
 import pytest
+from forks import ROOT
 
 from bench.__main__ import bench_parser
 from studies import STUDIES
@@ -15,7 +15,6 @@ from vit.cli import parse
 from vit.commandline import given_settings
 from vit.config import Config, read_settings
 
-ROOT = Path(__file__).parents[1]
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
     for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("studies/results/*.md"))

@@ -1,7 +1,5 @@
 """The files of a run are read by one reader each, and what is damaged is refused in one line."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from safetensors.torch import load_file

@@ -3,8 +3,6 @@
 Laws: a picture is a function of (seed, index), and parts keep the company that the tables state.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor
@@ -69,15 +67,6 @@ def test_a_split_is_an_image_set_and_shares_no_picture_with_the_other_or_another
     assert split.class_names == CLASS_NAMES
     images, _, _ = draw_scenes(torch.arange(100), SEED + 1)
     assert not (images == train[0][:100]).flatten(1).all(dim=1).any()
-
-
-def test_a_larger_size_shows_the_same_pictures(train):
-    images, labels, parts = draw_scenes(torch.arange(50), SEED, size=64)
-    assert images.shape == (50, 3, 64, 64)
-    assert torch.equal(labels, train[1][:50])
-    assert (parts[:, ::2, ::2] == train[2][:50]).float().mean() > 0.9
-    halved = torch.nn.functional.avg_pool2d(images.float(), 2)
-    assert (halved - train[0][:50]).abs().mean() < 16
 
 
 # --- which parts occur, and beside which ----------------------------------------------------------

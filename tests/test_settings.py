@@ -1,11 +1,10 @@
 """Settings are the same in a file, in words and in a mapping; what is wrong is one line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 import yaml
+from forks import ROOT
 
 from vit.cli import parse as parse_command
 from vit.cli.parsers import command_of
@@ -27,7 +26,7 @@ from vit.config import (
 from vit.errors import ConfigError
 from vit.runs import TrainCommand
 
-CONFIGS = Path(__file__).resolve().parents[1] / "configs"
+CONFIGS = ROOT / "configs"
 QUICKSTART = CONFIGS / "quickstart.yaml"
 
 
@@ -116,6 +115,13 @@ def test_command_line_wins_over_the_later_file_over_the_earlier_over_the_default
     assert (later.epochs, later.seed) == (4, 1)  # what the later does not name stays
     train = parse("--train.epochs=5", f"--config={one}").train
     assert (train.epochs, train.seed) == (5, 1)
+
+
+def test_settings_win_over_the_data_that_is_named():
+    mine = config_file("data: {source: folder, root: mine}")
+    for words, root in ((), "data"), (("--data.root", "there"), "there"):
+        data = parse("--config", mine, "--data", "cifar10", *words).data
+        assert (data.source, data.root) == ("cifar10", root)
 
 
 def test_configurations_of_the_package_are_found_by_name_wherever_one_is():

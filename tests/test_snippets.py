@@ -10,6 +10,7 @@ import pytest
 import timm
 import torch
 import torchvision
+from forks import ROOT
 from PIL import Image
 from small import mae_state
 from small_runs import make_run
@@ -22,7 +23,6 @@ from vit.checkpoints import load_model, save_model
 from vit.cli import main
 from vit.config import ObjectiveInfo
 
-ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("*.md", "docs/**/*.md", "vit/**/*.md", "studies/results/*.md")
 PAGES = [path for folder in FOLDERS for path in ROOT.glob(folder)]
 BLOCK = re.compile(

@@ -3,8 +3,6 @@
 What an outside signal shows is a plain command. The other runs are forks.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random
@@ -91,8 +89,8 @@ def place(tmp_path_factory) -> Path:
     place = tmp_path_factory.mktemp("place")
     for number, name in enumerate(("cat", "dog")):
         for split, count in (("train", 10), ("test", 3)):
-            images = noise(count, count + number, (20, 24)).permute(0, 2, 3, 1)
-            save_images(place / "images" / split / name, images.numpy())
+            images = noise(count, count + number, (20, 24))
+            save_images(place / "images" / split / name, images)
     (place / "mine.yaml").write_text(CONFIG)
     return place
 

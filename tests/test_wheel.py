@@ -1,7 +1,5 @@
 """The wheel alone, in an environment without the repository: every command works, with the same configurations."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -9,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from forks import ROOT
 
 from vit.cli import COMMANDS
 
-ROOT = Path(__file__).resolve().parents[1]
 SMALL = (
     "--data.source scenes --data.limit 64 --train.epochs 1 --train.batch_size 32"
     " --model.embed_dim 16 --model.depth 1 --model.num_heads 2 --model.decoder_dim 16"
@@ -74,11 +72,3 @@ def test_every_command_works(place):
     assert said.splitlines()[-1].startswith(str(place / "site"))
     assert (place / "work" / "runs" / "quickstart" / "summary.json").exists()
     assert call(place, place / "site" / "bin" / "vit", "--version").startswith("vit ")
-
-
-def test_it_has_the_repository_s_configurations(place):
-    def files(folder: Path) -> dict[str, bytes]:
-        found = folder.rglob("*.yaml")
-        return {str(path.relative_to(folder)): path.read_bytes() for path in found}
-
-    assert files(place / "site" / "vit" / "configs") == files(ROOT / "configs")

@@ -3,9 +3,9 @@
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+from forks import ROOT
+
 CONTRIBUTING, TABLE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("## Words")
 PAGES = ("README.md", "docs/**/*.md", "vit/pretrained/*/README.md", "vit/**/*.html")
 REFUSED = [

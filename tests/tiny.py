@@ -1,7 +1,5 @@
 """What tests of several rooms share: small models, settings and images, full disks, files that would run code."""
 
-from __future__ import annotations
-
 import io
 import resource
 from collections.abc import Callable, Iterable, Iterator
@@ -16,6 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor, nn
+from torchvision.transforms.v2.functional import to_pil_image
 
 from vit.config import (
     AugmentConfig,
@@ -137,11 +136,11 @@ def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
     return content.getvalue()
 
 
-def save_images(folder: Path, images: Iterable[np.ndarray]) -> None:
-    """Write images uint8 (H, W, 3) as 0.png, 1.png, ... into a new folder."""
+def save_images(folder: Path, images: Iterable[Tensor | np.ndarray]) -> None:
+    """Write images, uint8 tensors (3, H, W) or arrays (H, W, 3), as 0.png, 1.png, ... into a new folder."""
     folder.mkdir(parents=True)
     for number, pixels in enumerate(images):
-        Image.fromarray(pixels).save(folder / f"{number}.png")
+        to_pil_image(pixels).save(folder / f"{number}.png")
 
 
 def image_set(

@@ -7,8 +7,6 @@ Not a test: the hashes depend on the machine and on torch's version. Everything 
 `vit.load_model`, so that the code behind them may change. One line per fact: its kind, its name, its hash.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json
@@ -28,13 +26,15 @@ import timm
 import torch
 import torchvision
 import transformers
+from forks import ROOT, environment
 from PIL import Image
 from safetensors.torch import load_file
+from small import random_model, under
 from torch import nn
 
+from vit import load_model
+
 transformers.utils.logging.disable_progress_bar()
-ROOT = Path(__file__).resolve().parent.parent
-ONE_THREAD = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 TRAIN = ["train.py"]
 TWO = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]
 # what a clock or the machine decides, in metrics.jsonl and summary.json
@@ -86,7 +86,7 @@ def digest_of_lines(text: str) -> str:
 def train(out: Path, words: list[str], start: list[str] = TRAIN) -> subprocess.Popen:
     command = [sys.executable, *start, *words, "--run.threads", "1", "--out", str(out)]
     with out.with_suffix(".log").open("a") as log:
-        return subprocess.Popen(command, cwd=ROOT, env=ONE_THREAD, stdout=log, stderr=log)
+        return subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=log, stderr=log)
 
 
 def run(out: Path, words: list[str], start: list[str] = TRAIN) -> None:
@@ -196,13 +196,14 @@ def images(folder: Path) -> None:
             command = [sys.executable, "-m", "vit", "data", "--json", "--data", str(root)]
             command += OPTIONS.get(name, ["--model.image_size", "16"])
             command += ["--data.cache", str(folder / "cache")]
-            done = subprocess.run(command, cwd=ROOT, env=ONE_THREAD, capture_output=True, text=True)
+            done = subprocess.run(
+                command, cwd=ROOT, env=environment(), capture_output=True, text=True
+            )
             if done.returncode:
                 raise SystemExit(f"{name}: {done.stderr}")
             facts = json.loads(done.stdout)
-            known = {key: facts.get(key) for key in ("content_hash", "train_images", "test_images")}
-            known["classes"] = facts.get("classes", facts.get("class_names"))
-            hashes = f"{digest(json.dumps(known))} {known['content_hash']}"
+            known = [facts[key] for key in ("train_images", "test_images", "train_classes")]
+            hashes = f"{digest(json.dumps(known))} {facts['content_hash']}"
             print(f"images      {name:24} {state:8} {hashes}")
 
 
@@ -220,11 +221,8 @@ DECODER = dict(
 
 def filled(model: nn.Module) -> nn.Module:
     """The model with seeded values in every tensor."""
-    generator = torch.Generator().manual_seed(0)
-    for value in [*model.parameters(), *model.buffers()]:
-        if value.is_floating_point():
-            value.data = torch.randn(value.shape, generator=generator) * 0.1
-    return model.eval()
+    torch.manual_seed(0)
+    return random_model(model)
 
 
 def timm_model(name: str = "vit_tiny_patch16_224", **settings: object) -> nn.Module:
@@ -236,10 +234,6 @@ def transformers_model(kind: str, **settings: object) -> nn.Module:
     if not kind.startswith("Dinov2"):
         settings["intermediate_size"] = 64
     return filled(model(model.config_class(**TRANSFORMERS | settings)))
-
-
-def under(prefix: str, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {prefix + key: value for key, value in state.items()}
 
 
 def sources(folder: Path) -> Iterator[tuple[str, object]]:
@@ -276,8 +270,6 @@ def sources(folder: Path) -> Iterator[tuple[str, object]]:
 
 
 def checkpoints(folder: Path) -> None:
-    from vit import load_model
-
     folder = folder / "checkpoints"
     folder.mkdir()
     for name, source in sources(folder):
@@ -294,8 +286,6 @@ def checkpoints(folder: Path) -> None:
         facts = [model.origin.format, model.origin.normalize.mean, model.origin.normalize.std, said]
         tensors = digest_of_tensors(model.state_dict())
         print(f"checkpoint  {name:36} {tensors} {digest(report)} {digest(repr(facts))}", flush=True)
-        if os.environ.get("VERBOSE"):
-            print(report, said, sep="\n", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -466,12 +466,6 @@ class AugmentConfig(Settings):
     """control experiment: shuffle patches within each image, or across the batch at each
     position"""
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        low, high = self.crop_scale
-        check((self, "crop_scale", low > high, "the smallest share comes first"))
-        return self
-
 
 class ModelConfig(ViTConfig):
     """Encoder and decoder; with `init`, the architecture is the checkpoint's."""
@@ -674,10 +668,6 @@ class RunConfig(Settings):
     track: Annotated[tuple[Tracker, ...], BeforeValidator(several)] = ()
     """write the metrics to TensorBoard or Weights & Biases too; install the extra: pip install -e
     '.[wandb]'"""
-
-    def steps_between_lines(self, total_steps: int) -> int:
-        """Return the steps between lines of metrics.jsonl: 1 to 10, at most a fiftieth of a run."""
-        return min(max(total_steps // 50, 1), 10)
 
 
 # --- Files of settings ----------------------------------------------------------------------------

@@ -171,7 +171,7 @@ class VisionTransformer(nn.Module):
         self.reads_class_token = config.global_pool == "token"
 
         # patches to tokens
-        self.patch_embed = PatchEmbed(config.image_size, config.patch_size, config.channels, dim)
+        self.patch_embed = PatchEmbed(config)
 
         # tokens before the patches: a class token, and registers (Darcet et al. 2024)
         self.num_prefix_tokens = config.class_token + config.registers

@@ -10,10 +10,9 @@ import math
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -61,12 +60,12 @@ OWN = Preparation()
 
 
 def decode(
-    path: str,
+    path: str | Image.Image,
     image_size: tuple[int, int],
     prepared: Preparation = OWN,
     remarks: list[str] | None = None,
 ) -> tuple[bytes, int] | str:
-    """Return the pixels of an image file and its hash, or in a few words why it has none.
+    """Return the pixels of an image and its hash, or in a few words why it has none.
 
     EXIF orientation is applied; transparency becomes white; 16-bit grey is scaled to 8 bits; an
     animation gives its first frame. The image is cropped to its largest centred part with the
@@ -74,7 +73,7 @@ def decode(
     cropped, an image that already has the size keeps its pixels to the bit.
 
     Args:
-        path: of the file.
+        path: of the file, or an image.
         image_size: (H, W) of the pixels.
         prepared: how the image is cropped and resized.
         remarks: gets `PAGES` if the file is one of those.
@@ -88,7 +87,9 @@ def decode(
             is_stack = image.format == "TIFF" and getattr(image, "is_animated", False)
             if remarks is not None and is_stack:
                 remarks.append(PAGES)
-            return pixels_and_hash(image, image_size, prepared)
+            upright = as_seen(image)
+            pixels = _planes(fit_picture(upright, image_size, prepared))
+            return pixels, image_hash(_planes(upright))
     except UnidentifiedImageError:
         # Pillow's own message repeats the path
         return "its content is not an image"
@@ -97,7 +98,10 @@ def decode(
         return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
-def _open(path: str) -> Image.Image:
+def _open(path: str | Image.Image) -> AbstractContextManager[Image.Image]:
+    # the caller's stays open
+    if isinstance(path, Image.Image):
+        return nullcontext(path)
     # opening a pipe would wait forever
     if not os.path.isfile(path):
         raise OSError("not a file")
@@ -124,15 +128,6 @@ def whole_pictures() -> Iterator[None]:
         # the first thread found the original switch, the others False: the last one out restores it
         with _lock:
             ImageFile.LOAD_TRUNCATED_IMAGES = _switches.pop()
-
-
-def pixels_and_hash(
-    image: Image.Image, image_size: tuple[int, int], prepared: Preparation = OWN
-) -> tuple[bytes, int]:
-    """Return an image's pixels after `fit_picture`, uint8 (3, H, W), and its hash before that."""
-    upright = as_seen(image)
-    pixels = _planes(fit_picture(upright, image_size, prepared))
-    return pixels, image_hash(_planes(upright))
 
 
 def _planes(image: Image.Image) -> bytes:
@@ -263,18 +258,30 @@ def _cut_centre(images: Tensor, size: tuple[int, int]) -> Tensor:
     return images[..., row : row + height, column : column + width]
 
 
-class Images(Protocol):
-    """Images uint8 (N, C, H, W) that need not fit in memory: a tensor, or `vit.data.Rows`."""
+class Rows:
+    """A subset of images that may not fit in memory: rows are copied only when they are read.
 
-    @property
-    def shape(self) -> torch.Size: ...
+    Args:
+        images: uint8 (N, C, H, W).
+        rows: int64 (M,), which of them.
+    """
 
-    @property
-    def device(self) -> torch.device: ...
+    def __init__(self, images: Images, rows: Tensor):
+        self._images = images
+        self._rows = rows
+        self.shape: torch.Size = torch.Size((len(rows), *images.shape[1:]))
+        self.device: torch.device = images.device
 
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        return len(self._rows)
 
-    def __getitem__(self, numbers: int | slice | Tensor, /) -> Tensor: ...
+    def __getitem__(self, numbers: int | slice | Tensor) -> Tensor:
+        """Return a copy of some rows."""
+        return self._images[self._rows[numbers]]
+
+
+Images = Tensor | Rows
+"""Images uint8 (N, C, H, W) that need not fit in memory."""
 
 
 class Normalization:
@@ -354,7 +361,7 @@ class Normalization:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelInputs:
+class ModelInputs(Preparation):
     """How one model's input is made.
 
     Attributes:
@@ -369,11 +376,8 @@ class ModelInputs:
     """
 
     normalize: Normalization
-    interpolation: str
-    crop_share: float
     image_size: tuple[int, int]
     channels: int
-    squash: bool = False
 
     @property
     def prepared(self) -> Preparation:
@@ -382,23 +386,26 @@ class ModelInputs:
         resized = math.floor(height / self.crop_share + 1e-6)
         return Preparation(self.interpolation, height / resized, self.squash)
 
-    def read_images(self, paths: Sequence[str | Path]) -> Tensor:
-        """Read image files as the model's input before `normalize`, in its size and channels.
+    def read_images(self, pictures: Sequence[str | Path | Image.Image]) -> Tensor:
+        """Read images as the model's input before `normalize`, in its size and channels.
 
         Args:
-            paths: of JPEG, PNG and other common formats; see `decode`.
+            pictures: images, or files of JPEG, PNG and other common formats; see `decode`.
 
         Returns:
             uint8 (B, C, H, W).
         """
-        pictures = []
-        for path in paths:
-            content = decode(str(path), self.image_size, self.prepared)
+        images = []
+        for picture in pictures:
+            path = str(picture) if isinstance(picture, Path) else picture
+            content = decode(path, self.image_size, self.prepared)
             if isinstance(content, str):
-                raise DataError(f"{path}: {content}; remove it, or save it again as JPEG or PNG")
+                advice = "save it again as JPEG or PNG, or leave it out (--on-bad-image skip)"
+                name = getattr(picture, "filename", picture)
+                raise DataError(f"{name}: {content}; {advice}")
             pixels = torch.frombuffer(bytearray(content[0]), dtype=torch.uint8)
-            pictures.append(pixels.view(3, *self.image_size))
-        return self._in_channels(torch.stack(pictures))
+            images.append(pixels.view(3, *self.image_size))
+        return self._in_channels(torch.stack(images))
 
     def fit(self, images: Tensor) -> Tensor:
         """Crop and resize a data set's images for the model; see `inputs`.

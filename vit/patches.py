@@ -6,11 +6,15 @@ Letters: B batch, C H W image, p q patch height and width, L = rows x columns pa
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from vit.config import ViTConfig
 
 # The one definition of a patch. A strided convolution flattens its kernel in the same order
 # (c p q), so the linear map of a patch and the convolution are the same matrix.
@@ -57,30 +61,19 @@ class PatchEmbed(nn.Module):
     patches are simply left out.
 
     Args:
-        image_size: (H, W) in pixels, multiples of p and q.
-        patch_size: (p, q) in pixels.
-        channels: C.
-        embed_dim: D.
+        config: `image_size` (H, W), `patch_size` (p, q), `channels` C and `embed_dim` D.
     """
 
-    def __init__(
-        self,
-        image_size: tuple[int, int],
-        patch_size: tuple[int, int],
-        channels: int,
-        embed_dim: int,
-    ):
+    def __init__(self, config: ViTConfig):
         super().__init__()
-        height, width = image_size
-        p, q = patch_size
-        if height % p or width % q:
-            raise ValueError(f"patch size {patch_size} does not divide image size {image_size}")
-        self.image_size = image_size
-        self.patch_size = patch_size
-        self.grid_size = (height // p, width // q)
+        self.image_size = config.image_size
+        self.patch_size = config.patch_size
+        self.grid_size = config.grid_size
         self.num_patches = math.prod(self.grid_size)
         # only the container of the weights, for their names, shapes and initialisation
-        self.proj = nn.Conv2d(channels, embed_dim, kernel_size=patch_size, stride=patch_size)
+        self.proj = nn.Conv2d(
+            config.channels, config.embed_dim, kernel_size=self.patch_size, stride=self.patch_size
+        )
 
     @property
     def W_E(self) -> Tensor:
@@ -106,12 +99,6 @@ def sincos_positions(grid_size: tuple[int, int], embed_dim: int, order: str = "m
     Returns:
         (L, D) float32.
     """
-    if embed_dim % 4:
-        raise ValueError(
-            f"a 2-D sin-cos table needs a width that is a multiple of 4, got {embed_dim}"
-        )
-    if order not in ("mae", "timm"):
-        raise ValueError(f"the orders are mae and timm, got {order!r}")
     # from one radian per patch, falling geometrically; in float64, as in MAE
     quarter = embed_dim // 4
     frequencies = 10_000.0 ** (-torch.arange(quarter, dtype=torch.float64) / quarter)
@@ -145,8 +132,6 @@ def position_table(
     Returns:
         (1, prefix + L, D).
     """
-    if kind not in ("learned", "sincos"):
-        raise ValueError(f"positions are 'learned' or 'sincos', got {kind!r}")
     if kind == "learned":
         num_tokens = num_prefix_tokens + math.prod(grid_size)
         table = torch.empty(1, num_tokens, embed_dim)
@@ -158,3 +143,20 @@ def position_table(
         prefix = torch.zeros(num_prefix_tokens, embed_dim)
         table = torch.cat([prefix, sincos_positions(grid_size, embed_dim)])  # (prefix + L, D)
     return nn.Parameter(table[None].to(device), requires_grad=False)
+
+
+def grid_distances(
+    grid_size: tuple[int, int], device: torch.device, step: tuple[int, int] = (1, 1)
+) -> Tensor:
+    """Return the distance between the centres of any two patches: float32 (L, L).
+
+    Args:
+        grid_size: (rows, columns), whose product is L.
+        device: of the result.
+        step: the distance between two rows, and between two columns: 1 for distances in patches.
+    """
+    rows = step[0] * torch.arange(grid_size[0], device=device, dtype=torch.float32)
+    columns = step[1] * torch.arange(grid_size[1], device=device, dtype=torch.float32)
+    positions = torch.cartesian_prod(rows, columns)  # (L, 2)
+    # without the shortcut by a product, whose rounding would break ties between equal distances
+    return torch.cdist(positions, positions, compute_mode="donot_use_mm_for_euclid_dist")

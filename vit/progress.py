@@ -104,7 +104,7 @@ def progress_bar(stream: TextIO, line: str, **options: Any) -> Bar:
     return Bar(file=Lines(stream), **options)  # type: ignore[call-overload]
 
 
-def work_bar(title: str, total: int | None, unit: str) -> Bar:
+def work_bar(title: str, total: int, unit: str) -> Bar:
     """Return a bar on stderr that disappears when it is closed.
 
     Args:
@@ -113,10 +113,7 @@ def work_bar(title: str, total: int | None, unit: str) -> Bar:
         unit: of the parts, e.g. " images".
     """
     # tqdm replaces the names in braces; without a total it has no time left
-    if total:
-        line = f"{{desc}}  {{n:,}}/{{total:,}}{unit}  {{elapsed}} elapsed  {{remaining}} left"
-    else:
-        line = f"{{desc}}  {{n:,}}{unit}  {{elapsed}} elapsed"
+    line = f"{{desc}}  {{n:,}}/{{total:,}}{unit}  {{elapsed}} elapsed  {{remaining}} left"
     return progress_bar(sys.stderr, line, desc=title, total=total, unit=unit, leave=False)
 
 
@@ -134,7 +131,8 @@ def track(
         total: number of items, if `items` has no length.
         unit: the items' unit, e.g. " images".
     """
-    if total is None and isinstance(items, Sized):
+    if total is None:
+        assert isinstance(items, Sized)
         total = len(items)
     with work_bar(title, total, unit) as bar:
         for item in items:

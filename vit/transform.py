@@ -10,10 +10,8 @@ from typing import Any
 from PIL import Image
 from torch import Tensor
 from torchvision.transforms.v2 import Transform
-from torchvision.transforms.v2.functional import pil_to_tensor
 
-from vit.errors import DataError
-from vit.inputs import ModelInputs, as_seen, fit_picture
+from vit.inputs import ModelInputs
 
 
 class ModelTransform(Transform):
@@ -27,19 +25,11 @@ class ModelTransform(Transform):
         """Turn an image, or uint8 images (..., 3, h, w), into the model's input (..., C, H, W)."""
         # an image, cropped and resized before it becomes a tensor
         if isinstance(inpt, Image.Image):
-            return self.inputs.inputs(self._pixels(inpt)[None], whole=True)[0]
+            return self.inputs.normalize(self.inputs.read_images([inpt]))[0]
 
         # images in any number of dimensions, as one batch
         batch = self.inputs.inputs(inpt.reshape(-1, *inpt.shape[-3:]))
         return batch.reshape(*inpt.shape[:-3], *batch.shape[1:])
-
-    def _pixels(self, picture: Image.Image) -> Tensor:
-        """Return an image at the model's size: uint8 (3, H, W)."""
-        try:
-            upright = as_seen(picture)
-            return pil_to_tensor(fit_picture(upright, self.inputs.image_size, self.inputs.prepared))
-        except (ValueError, OSError) as error:
-            raise DataError(str(error)) from error
 
     def extra_repr(self) -> str:
         """Describe the transform, for a printed pipeline."""

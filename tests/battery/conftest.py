@@ -5,8 +5,6 @@
 tries ten times as often as .ci/run does, with other random numbers.
 """
 
-from __future__ import annotations
-
 import random
 
 import pytest

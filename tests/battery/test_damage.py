@@ -1,7 +1,5 @@
 """What is damaged or made up is refused in one line, soon, and never half used."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import pickle
@@ -91,8 +89,8 @@ def finished(tmp_path_factory) -> Path:
     place = tmp_path_factory.mktemp("place")
     for split, count in (("test", 2), ("train", 4)):
         for number in (0, 1):
-            images = noise(count, count + number).permute(0, 2, 3, 1)
-            save_images(place / "images" / split / f"class {number}", images.numpy())
+            images = noise(count, count + number)
+            save_images(place / "images" / split / f"class {number}", images)
     settings = {
         "data.source": "folder",
         "data.root": str(place / "images"),

@@ -1,7 +1,5 @@
 """A disk that is full at any place costs nothing that was there: the run goes on when there is room."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """Ctrl-C and SIGTERM at any moment of any command: it ends at once, and leaves nothing that is half there."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Data as nobody wants them: used rightly, or refused in one line; and a long run that takes no more than a short one."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

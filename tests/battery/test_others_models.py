@@ -1,7 +1,5 @@
 """Vision transformers of timm and transformers, with random weights: loaded right, with a warning, or refused."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import warnings

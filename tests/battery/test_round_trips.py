@@ -1,7 +1,5 @@
 """What a run of any architecture writes is loaded again, goes on, and computes the same elsewhere."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

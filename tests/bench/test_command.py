@@ -1,7 +1,5 @@
 """`python -m bench` as a whole: what it prints, what it writes, what it refuses."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Contestants in processes of their own, in turn; a ratio that means nothing is not quoted."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The card's checklist: every row comes out on the CPU too, and a fault in one row leaves the others."""
 
-from __future__ import annotations
-
 import pytest
 
 import bench.gpu_check

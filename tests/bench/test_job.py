@@ -1,7 +1,5 @@
 """The arithmetic of a step, against what is counted by hand; the ceiling has its products."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """What tests of checkpoints share."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -4,8 +4,6 @@ Oracles: timm reads Google's .npz itself; for the others, timm's model under the
 written here by hand.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

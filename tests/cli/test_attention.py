@@ -8,6 +8,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose, assert_array_equal
 from tiny import captured
 
 from vit.data.folder import list_folder
@@ -46,11 +47,11 @@ def test_heads_of_the_last_layer(shown, drawn):
     maps, mass = captured(model, inputs).to_grid(-1, "cls")
     assert numbers["panels"].tolist() == ["mean of heads", "head 0", "head 1"]
     assert numbers["names"].tolist() == ["one", "two"]
-    np.testing.assert_array_equal(numbers["images"], pixels)
-    np.testing.assert_array_equal(numbers["maps"][:, 1:], maps)
-    np.testing.assert_allclose(numbers["maps"][:, 0], maps.mean(1), atol=1e-7)
-    np.testing.assert_array_equal(numbers["prefix_mass"][:, 1:], mass)
-    np.testing.assert_allclose(numbers["maps"].sum((-2, -1)) + numbers["prefix_mass"], 1, atol=1e-5)
+    assert_array_equal(numbers["images"], pixels)
+    assert_array_equal(numbers["maps"][:, 1:], maps)
+    assert_allclose(numbers["maps"][:, 0], maps.mean(1), atol=1e-7)
+    assert_array_equal(numbers["prefix_mass"][:, 1:], mass)
+    assert_allclose(numbers["maps"].sum((-2, -1)) + numbers["prefix_mass"], 1, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +65,7 @@ def test_heads_of_the_last_layer(shown, drawn):
 def test_one_head_one_layer_any_query(line, layer, query, head, shown, drawn):
     maps = captured(*shown(line.split()[0], "one")[:2]).to_grid(layer, query).maps
     expected = maps[:, head].view(1, -1, 3, 4).mean(1)
-    np.testing.assert_allclose(drawn(line)["maps"][:, 0], expected, atol=1e-7)
+    assert_allclose(drawn(line)["maps"][:, 0], expected, atol=1e-7)
 
 
 def test_all_layers_and_the_fewest_patches_that_hold_a_share(shown, drawn):
@@ -74,18 +75,18 @@ def test_all_layers_and_the_fewest_patches_that_hold_a_share(shown, drawn):
     assert numbers["panels"].tolist() == ["layer 0", "layer 1", "layer 2"]
     for layer in range(3):  # without a class token, the query is the patch in the middle
         expected = maps.to_grid(layer, (1, 2)).maps[:, 1]
-        np.testing.assert_array_equal(numbers["maps"][:, layer], expected)
+        assert_array_equal(numbers["maps"][:, layer], expected)
     kept = top_mass_mask(torch.from_numpy(numbers["maps"]), 0.6)
-    np.testing.assert_array_equal(strongest["kept"], kept)
+    assert_array_equal(strongest["kept"], kept)
 
 
 def test_rollout(shown, drawn):
     numbers = drawn("encoder one.png --method rollout --layer 1")
     weights = captured(*shown("encoder", "one")[:2]).weights
     rolled = attention_rollout([weights[0], weights[1]], num_prefix_tokens=3)
-    np.testing.assert_allclose(numbers["maps"].reshape(-1), rolled[0, 0, 3:], atol=1e-6)
+    assert_allclose(numbers["maps"].reshape(-1), rolled[0, 0, 3:], atol=1e-6)
     every = drawn("encoder one.png --method rollout --layer all")
-    np.testing.assert_array_equal(every["maps"][:, 1], numbers["maps"][:, 0])
+    assert_array_equal(every["maps"][:, 1], numbers["maps"][:, 0])
 
 
 @pytest.mark.parametrize(
@@ -102,9 +103,7 @@ def test_relevance_of_a_class(name, label, shown, drawn):
     rows = relevance(model, inputs, chosen, run=run)[0]
     rows = rows - torch.eye(len(rows))
     row = rows[0] if name == "encoder" else rows[prefix:].mean(0)  # what the head reads
-    np.testing.assert_allclose(
-        numbers["maps"].reshape(-1), row[prefix:] / row.sum(), rtol=1e-3, atol=1e-6
-    )
+    assert_allclose(numbers["maps"].reshape(-1), row[prefix:] / row.sum(), rtol=1e-3, atol=1e-6)
     shown_label = f"one · {CLASSES[chosen]} {float(logits.softmax(-1)[chosen]):.0%}"
     assert numbers["labels"].tolist() == [shown_label]
 
@@ -115,10 +114,10 @@ def test_legrad_and_colours_of_patch_features(shown, drawn):
     numbers = drawn("encoder one.png two.png --method legrad --label 1")
     tokens = legrad(model, inputs, 1)
     shares = (tokens / tokens.sum(1, keepdim=True))[:, prefix:]
-    np.testing.assert_allclose(numbers["maps"].reshape(2, -1), shares, rtol=1e-4, atol=1e-7)
+    assert_allclose(numbers["maps"].reshape(2, -1), shares, rtol=1e-4, atol=1e-7)
     numbers = drawn("encoder one.png two.png --method pca")
     colours = pca_colours(model(inputs)[:, prefix:])
-    np.testing.assert_allclose(numbers["colours"].reshape(2, -1, 3), colours, atol=1e-5)
+    assert_allclose(numbers["colours"].reshape(2, -1, 3), colours, atol=1e-5)
 
 
 def test_distances_over_a_data_set(models, shown, drawn):
@@ -129,8 +128,8 @@ def test_distances_over_a_data_set(models, shown, drawn):
     paths = [models / "data" / files[number][1] for number in spread(len(files), 2)]
     inputs = model.origin.normalize(to_float(model.origin.read_images(paths), (12, 16)))
     means = attention_statistics(model, [inputs])
-    np.testing.assert_allclose(numbers["distance_pixels"], means.distance, rtol=1e-3)
-    np.testing.assert_allclose(numbers["entropy_bits"], means.entropy, rtol=1e-3)
+    assert_allclose(numbers["distance_pixels"], means.distance, rtol=1e-3)
+    assert_allclose(numbers["entropy_bits"], means.entropy, rtol=1e-3)
 
 
 # --- Under a mask --------------------------------------------------------------------------------
@@ -138,7 +137,7 @@ def test_distances_over_a_data_set(models, shown, drawn):
 
 def test_colours_of_whole_images_name_no_mask(drawn):
     whole, masked = (drawn(f"encoder one.png --method pca {mask}") for mask in ("", "--mask 0.5"))
-    np.testing.assert_array_equal(masked["colours"], whole["colours"])
+    assert_array_equal(masked["colours"], whole["colours"])
     assert masked["caption"] == whole["caption"]
 
 
@@ -155,10 +154,10 @@ def test_relevance_of_filling_in_a_masked_patch(shown, drawn):
     # The decoder reads every token, the class token too
     rows = (by_token - torch.eye(by_token.shape[-1])).mean(1)
     shares = rows / rows.sum(-1, keepdim=True)
-    np.testing.assert_array_equal(np.isnan(numbers["maps"][:, 0]), numbers["hidden"])
+    assert_array_equal(np.isnan(numbers["maps"][:, 0]), numbers["hidden"])
     assert numbers["hidden"][:, 1, 2].all()
     for maps, ids, expected in zip(numbers["maps"], mask.ids_keep, shares, strict=True):
-        np.testing.assert_allclose(maps.reshape(-1)[ids], expected[1:], rtol=1e-3, atol=1e-6)
+        assert_allclose(maps.reshape(-1)[ids], expected[1:], rtol=1e-3, atol=1e-6)
 
 
 @pytest.mark.parametrize("query", ["", "--query 1,2"])
@@ -171,7 +170,7 @@ def test_without_a_class_token_the_query_is_a_visible_patch(query, shown, drawn)
         visible = [divmod(n, 4) for n in range(12) if not hidden[n]]
         queries.append(min(visible, key=lambda at: (at[0] - 1) ** 2 + (at[1] - 2) ** 2))
     expected = captured(model.encoder, inputs, mask).to_grid(-1, queries, mask=mask).maps
-    np.testing.assert_allclose(numbers["maps"][:, 1:], expected, atol=1e-6)
+    assert_allclose(numbers["maps"][:, 1:], expected, atol=1e-6)
     assert (np.isnan(numbers["maps"][:, 0]) == numbers["hidden"]).all()
 
 
@@ -187,5 +186,5 @@ def test_the_attention_of_a_decoder(head, shown, drawn):
     for layer in range(2):
         rows = maps.weights[layer][:, :, 1 + 1]
         row = rows.mean(1) if head == "all" else rows[:, head]
-        np.testing.assert_allclose(numbers["maps"][:, layer].reshape(2, -1), row[:, 1:], atol=1e-6)
-        np.testing.assert_allclose(numbers["prefix_mass"][:, layer], row[:, 0], atol=1e-6)
+        assert_allclose(numbers["maps"][:, layer].reshape(2, -1), row[:, 1:], atol=1e-6)
+        assert_allclose(numbers["prefix_mass"][:, layer], row[:, 0], atol=1e-6)

@@ -1,7 +1,5 @@
 """Each program starts alike: its output is flushed by the line, its warnings are one line."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

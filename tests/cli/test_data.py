@@ -1,7 +1,5 @@
 """`vit data` describes what training would load; of Scenes it draws the parts beside their images."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose, assert_array_equal
 from tiny import dataset
 
 from vit.checkpoints import load_model
@@ -28,7 +29,7 @@ def embedded(vit, tmp_path):
 
 
 def assert_features(found, model, images):
-    np.testing.assert_allclose(found, embed(load_model(model), images).pooled, atol=1e-5)
+    assert_allclose(found, embed(load_model(model), images).pooled, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["mae", "encoder"])
@@ -51,7 +52,7 @@ def test_a_folders_features_are_those_of_its_files_in_a_table_too(
         head, *rows = csv.reader(file)
     assert head[:4] == ["file", "split", "class", "0"]
     assert [tuple(row[:3]) for row in rows] == [*zip(files, splits, classes, strict=True)]
-    np.testing.assert_array_equal(np.array([row[3:] for row in rows], np.float32), found["pooled"])
+    assert_array_equal(np.array([row[3:] for row in rows], np.float32), found["pooled"])
 
 
 def test_image_files_have_their_features_and_neither_splits_nor_classes(embedded):
@@ -92,4 +93,4 @@ def test_an_image_that_cannot_be_read_leaves_nothing_or_is_left_out(
     kept = whole["files"] != "cat/3.png"
     for key in ("files", "labels"):
         assert found[key].tolist() == whole[key][kept].tolist()
-    np.testing.assert_allclose(found["pooled"], whole["pooled"][kept], atol=1e-6)
+    assert_allclose(found["pooled"], whole["pooled"][kept], atol=1e-6)

@@ -12,6 +12,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose, assert_array_equal
 from PIL import Image
 from tiny import CPU, NORMALIZE, captured, encoder, randomize, weights_of
 
@@ -49,9 +50,9 @@ def test_the_page_and_its_numbers(name, shown, vit, tmp_path):
     for image, entry in enumerate(described["images"]):
         whole = weights_in(codes, entry["encoder"][0], 3, 2, maps.geometry.num_tokens)
         for layer in range(3):
-            np.testing.assert_array_equal(numbers[f"layer{layer}"], maps.weights[layer])
-            np.testing.assert_allclose(whole[layer], maps.weights[layer][image], atol=0.004)
-    np.testing.assert_array_equal(numbers["images"], pixels)
+            assert_array_equal(numbers[f"layer{layer}"], maps.weights[layer])
+            assert_allclose(whole[layer], maps.weights[layer][image], atol=0.004)
+    assert_array_equal(numbers["images"], pixels)
 
 
 def test_the_page_of_a_masked_model_with_registers(shown, vit, tmp_path):
@@ -64,8 +65,8 @@ def test_the_page_of_a_masked_model_with_registers(shown, vit, tmp_path):
     model, inputs, pixels, mask = shown("registers", ratio=0.6, seed=4)
     maps = captured(model, inputs, mask)
     filled = reconstruct(model, pixels, model.origin.normalize, mask, CPU).filled
-    np.testing.assert_array_equal(numbers["hidden"].reshape(2, 12), mask.mask.bool())
-    np.testing.assert_array_equal(numbers["filled"], filled)
+    assert_array_equal(numbers["hidden"].reshape(2, 12), mask.mask.bool())
+    assert_array_equal(numbers["filled"], filled)
     for image, entry in enumerate(described["images"]):
         assert entry["hidden"] == "".join(str(int(cell)) for cell in mask.mask[image])
         # which patches the tokens are
@@ -73,10 +74,10 @@ def test_the_page_of_a_masked_model_with_registers(shown, vit, tmp_path):
         weights = weights_in(codes, entry["encoder"][0], 3, 2, len(order))
         for layer in range(3):
             expected = maps.weights[layer][image][:, order][:, :, order]
-            np.testing.assert_allclose(weights[layer], expected, atol=0.004)
+            assert_allclose(weights[layer], expected, atol=0.004)
         weights = weights_in(codes, entry["decoder"][0], 2, 4, 15)
         for layer in range(2):
-            np.testing.assert_allclose(weights[layer], maps.weights[3 + layer][image], atol=0.004)
+            assert_allclose(weights[layer], maps.weights[3 + layer][image], atol=0.004)
         filled_bytes = (filled[image] * 255).round().to(torch.uint8)
         for start, expected in (
             (entry["pixels"], pixels[image]),
@@ -100,7 +101,7 @@ def test_each_snapshot_is_a_moment_of_the_page(shown, vit, tmp_path):
     inputs = shown("encoder", "one")[1]
     for moment, model in enumerate(models):
         maps = captured(model, inputs)
-        np.testing.assert_array_equal(numbers[f"layer1_moment{moment}"], maps.weights[1])
+        assert_array_equal(numbers[f"layer1_moment{moment}"], maps.weights[1])
 
 
 def test_a_photograph_with_more_pixels_than_the_model_takes_is_shown_as_it_is(vit, tmp_path):

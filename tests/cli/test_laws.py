@@ -1,20 +1,15 @@
 """Every command that has --json prints JSON alone; every one that writes files replaces none."""
 
-from __future__ import annotations
-
 import json
 import shutil
-import warnings
 from pathlib import Path
 
 import pytest
 from tiny import without_pictures
 
-from vit.cli import COMMANDS, main, parse
-from vit.cli.options import images_or_data
+from vit.cli import COMMANDS, main
 from vit.cli.parsers import JSON
-from vit.commandline import given_settings, named_data, refuse_among_images
-from vit.config import Config, DataConfig, read_settings
+from vit.commandline import named_data, refuse_among_images
 from vit.errors import ConfigError
 
 SMALL = (
@@ -125,40 +120,14 @@ def test_images_that_cannot_be_read_are_left_out_on_request(
 # --- Which data ----------------------------------------------------------------------------------
 
 
-def data_of(command, *words):
-    """The data section that a command line asks for."""
-    model = [] if command in ("train", "data") else ["run"]
-    _, options = parse([command, *model, *words, "--out", "x.npz"])
-    if not model:
-        return Config.from_settings(read_settings(*options.config), given_settings(options)).data
-    data = options.data if command == "evaluate" else images_or_data(options)[1]
-    return DataConfig(**named_data(data))
-
-
-@pytest.mark.parametrize("command", ["train", "data", "evaluate", "embed", "attention", "explore"])
-def test_data_is_named_alike_everywhere(command, tmp_path, monkeypatch):
+def test_data_is_named_alike_everywhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("pictures", "scenes"):
         (tmp_path / name).mkdir()
-    for name, source, root in (
-        ("cifar100", "cifar100", "data"),
-        ("pictures", "folder", "pictures"),
-        ("./scenes", "folder", "./scenes"),
-    ):
-        for words in [["--data", name]] + [[name]] * (command != "train"):
-            with warnings.catch_warnings(action="error"):
-                found = data_of(command, *words)
-            assert (found.source, found.root) == (source, root)
+    assert named_data("cifar100") == {"source": "cifar100", "root": "data"}
+    for name in ("pictures", "./scenes"):
+        assert named_data(name) == {"source": "folder", "root": name}
     with pytest.warns(UserWarning, match=r"not the folder scenes here: that is \./scenes$"):
-        assert data_of(command, "--data", "scenes").source == "scenes"
+        assert named_data("scenes")["source"] == "scenes"
     with pytest.raises(ConfigError, match=r"--data: .picturs. .*; did you mean pictures\?"):
-        data_of(command, "--data", "picturs")
-
-
-def test_settings_win_over_the_data_that_is_named(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("mine.yaml").write_text("data: {source: folder, root: mine}")
-    for words, root in (("", "data"), ("--data.root there", "there")):
-        line = f"--config mine.yaml --data cifar10 {words}"
-        data = data_of("train", *line.split())
-        assert (data.source, data.root) == ("cifar10", root)
+        named_data("picturs")

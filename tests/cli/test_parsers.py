@@ -1,7 +1,5 @@
 """Each way to write an option gives one value, and one line says what cannot be read."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

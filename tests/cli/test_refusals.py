@@ -4,8 +4,6 @@ Missing files are refused in test_commands, unknown options and ranges in test_p
 write in test_laws.
 """
 
-from __future__ import annotations
-
 import shlex
 import shutil
 from pathlib import Path

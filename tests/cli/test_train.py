@@ -1,7 +1,5 @@
 """`vit train` as a shell calls it, and the page of `vit report`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 The data is a set of a few images in CIFAR's own layout.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import pickle
@@ -152,19 +150,6 @@ def test_if_no_host_delivers_the_reason_names_each(tmp_path, host):
     for reason in ("Connection refused", "404", "wrong content", "timed out"):
         assert reason in problem
     assert names(tmp_path) == set()
-
-
-def test_without_a_network_one_clause_says_so_and_no_download_is_announced(
-    tmp_path, host, monkeypatch, caplog
-):
-    host("good", "good")
-    # RFC 2606: no host has this name
-    monkeypatch.setattr(
-        cifar, "MIRRORS", ["https://nowhere.invalid/a", "https://nowhere.invalid/b"]
-    )
-    monkeypatch.setattr(datasets.CIFAR10, "url", "https://nowhere.invalid/c")
-    assert fetch_cifar("cifar10", tmp_path, download=True).endswith(" downloaded (no connection)")
-    assert not caplog.records
 
 
 def test_without_download_no_host_is_asked_and_a_damaged_archive_is_refused(tmp_path, host):

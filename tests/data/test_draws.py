@@ -3,8 +3,6 @@
 And: the rows of several processes make up the batch of one.
 """
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest

@@ -4,8 +4,6 @@ Laws of the cache: it holds what decoding gives, to the bit; a changed file is d
 damaged, unfinished or interrupted one is not used.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal
@@ -158,17 +156,18 @@ def test_no_run_hides_the_images_that_it_learns_from(root):
 # what holds the images, and the folder that is meant; "" for none
 OTHER_LEVELS = {
     "unpacked": (["archive/train/cat", "archive/train/dog", "archive/test/cat"], "archive"),
-    "of a detector": (["images/train", "images/val"], "images"),
     "twice": (["train/Train/cat", "train/Train/dog", "test/Test/cat"], "train/Train"),
     "of each class": (["cat/train", "cat/val", "dog/train"], "cat"),
     "classes alone": (["archive/cat", "archive/dog/young"], "archive"),
-    "tests alone": (["test/cat", "test/dog"], "test"),
     "classes of folders": (["cat/young", "cat/old", "dog/young"], ""),
     "one class with a folder": (["cat", "cat/young"], ""),
     "a class called as a split": (["valid/2020", "invalid/2020", "invalid/test"], ""),
     "train alone": (["train/cat", "train/dog"], ""),
     "classes called as splits": (["train/train", "train/test", "test/train", "test/test"], ""),
-    "folders in the only class of the test": (["train/cat", "train/dog", "test/cat/a"], ""),
+    "folders in the only class of the test": (
+        ["train/cat", "train/dog", "test/cat/a", "test/cat/b"],
+        "",
+    ),
 }
 
 

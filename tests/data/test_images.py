@@ -1,7 +1,5 @@
 """Laws of image sets and of which images are used: hashes, seeds, copies, held-out images."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -264,7 +262,7 @@ def test_copies_of_an_image_are_never_trained_and_measured_on(tmp_path, settings
 
 
 def test_images_that_are_in_both_splits_are_counted_in_one_line(tmp_path):
-    pixels = noise(14, size=(4, 4)).permute(0, 2, 3, 1).numpy()
+    pixels = noise(14, size=(4, 4))
     save_images(tmp_path / "root" / "train" / "a", pixels[:10])
     save_images(tmp_path / "root" / "test" / "a", pixels[8:])
     data = load(tmp_path / "root")
@@ -274,7 +272,7 @@ def test_images_that_are_in_both_splits_are_counted_in_one_line(tmp_path):
 
 
 def test_pictures_in_two_classes_are_counted_and_named(tmp_path):
-    pixels = noise(12, size=(4, 4)).permute(0, 2, 3, 1).numpy()
+    pixels = noise(12, size=(4, 4))
     save_images(tmp_path / "root" / "ill", pixels[:8])
     save_images(tmp_path / "root" / "well", pixels[5:])
     (line,) = [note for note in load(tmp_path / "root").notes if "another class" in note]

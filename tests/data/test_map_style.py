@@ -3,8 +3,6 @@
 The oracle is our own loading of the folder that torchvision and Hugging Face read.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import threading

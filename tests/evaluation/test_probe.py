@@ -15,9 +15,9 @@ from vit.evaluation.probe import fit_probe, linear_probe, logits_of
 LAST = {"the last": [-1]}
 
 
-def blobs(count: int, spread: float, classes: int = 4, dim: int = 6) -> tuple[Tensor, Tensor]:
-    centres = torch.randn(classes, dim, generator=seeded(1))
-    labels = torch.arange(count) % classes
+def blobs(count: int, spread: float, dim: int = 6) -> tuple[Tensor, Tensor]:
+    centres = torch.randn(4, dim, generator=seeded(1))
+    labels = torch.arange(count) % 4
     return centres[labels] + spread * torch.randn(count, dim), labels
 
 

@@ -47,8 +47,8 @@ def random_images(count: int = 5, size: tuple[int, int] = SIZE) -> Tensor:
     return torch.randint(0, 256, (count, 3, *size), dtype=torch.uint8)
 
 
-def random_mask(batch: int, ratio: float = 0.6) -> Mask:
-    return make_mask("random", batch, GRID, ratio, seeded(1))
+def random_mask(batch: int) -> Mask:
+    return make_mask("random", batch, GRID, 0.6, seeded(1))
 
 
 def place(patch: int) -> tuple[int, int]:

@@ -1,7 +1,5 @@
 """Law: in a page, text stays text: no name opens a tag or leaves an attribute."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

@@ -3,8 +3,6 @@
 Patches are whole dots, equal figures equal files, and text in vector files is text.
 """
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -2,15 +2,14 @@
 
 import importlib.util
 import re
-from pathlib import Path
 
 import pytest
+from forks import ROOT
 
 from studies.experiment import NARROW, XAVIER
 from studies.figures import HOLLOW, NAMED, colours_of
 from vit.figures.style import DARK_PALETTE, PALETTE, PALETTE_FILE
 
-ROOT = Path(__file__).parents[2]
 PLACES = ("vit", "studies", "docs", "notebooks", "examples", "bench", "mkdocs.yml")
 WORLD = ROOT / "docs" / "world.html"
 """A file that stands alone, so that it opens in a clone: its colours are copies."""

@@ -6,8 +6,9 @@ import pytest
 import timm
 import torch
 from small import close
-from tiny import captured, encoder, randomize, wide_encoder
+from tiny import captured, randomize, wide_encoder
 from torch import Tensor, nn
+from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
 from vit.attention import attention_weights
@@ -46,7 +47,7 @@ def test_relevance_by_its_definition_image_by_image():
         for weights in maps.weights.values():
             gradient = torch.autograd.grad(logits[0, 1], weights, retain_graph=True)[0]
             expected = expected + (gradient * weights)[0].clamp(min=0).mean(0).detach() @ expected
-        torch.testing.assert_close(result[number], expected, rtol=1e-4, atol=1e-5)
+        assert_close(result[number], expected, rtol=1e-4, atol=1e-5)
     assert not torch.allclose(result, relevance(model, images, 2, run=logits_of))
 
     # Frozen weights change nothing
@@ -107,28 +108,15 @@ def test_legrad_by_its_formula(pool):
     expected = legrad_by_hand(model, images, 1)
     result = legrad(model, images, 1)
     assert result.shape == (3, 13)
-    torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-7)
+    assert_close(result, expected, rtol=1e-4, atol=1e-7)
     assert not result.requires_grad
     assert not any(block._forward_hooks for block in model.blocks)
 
     # Images do not mix, modes of torch change nothing
-    torch.testing.assert_close(legrad(model, images[1:2], 1), result[1:2], rtol=1e-4, atol=1e-7)
+    assert_close(legrad(model, images[1:2], 1), result[1:2], rtol=1e-4, atol=1e-7)
     model.requires_grad_(False)
     with torch.inference_mode():
         assert torch.equal(legrad(model, images, 1), result)
-
-
-def test_legrad_of_timms_model():
-    """The same weights under other names give the same."""
-    settings = dict(patch_size=4, embed_dim=16, depth=1, num_heads=4, num_classes=3)
-    theirs = randomize(timm.models.VisionTransformer(img_size=8, **settings)).eval()
-    ours = encoder(
-        image_size=(8, 8), depth=1, num_heads=4, num_classes=3, global_pool="token"
-    ).eval()
-    ours.load_state_dict(theirs.state_dict())
-    images = torch.randn(2, 3, 8, 8)
-    expected = legrad(ours, images, 2)
-    torch.testing.assert_close(legrad(theirs, images, 2), expected, rtol=1e-4, atol=1e-6)
 
 
 class Checkpointed(nn.Module):
@@ -207,7 +195,7 @@ def test_the_order_of_layers_side_by_side_changes_nothing():
             (model(images), rollout, relevance(model, images, 1), legrad(model, images, 1))
         )
     for one, other in zip(*results, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+        assert_close(one, other, rtol=1e-4, atol=1e-6)
 
     # Relevance by the sum of both layers, LeGrad by the tokens of the whole block
     with AttentionMaps(model, gradients=True) as maps:
@@ -224,8 +212,8 @@ def test_the_order_of_layers_side_by_side_changes_nothing():
             gradients = torch.autograd.grad(heads[-1], pair, retain_graph=True)
             parts = [(g * w).clamp(min=0).mean(1) for g, w in zip(gradients, pair, strict=True)]
             expected = expected + sum(parts).detach() @ expected
-    torch.testing.assert_close(results[1][2], expected, rtol=1e-4, atol=1e-6)
-    torch.testing.assert_close(results[1][3], torch.stack(found).mean(0), rtol=1e-4, atol=1e-7)
+    assert_close(results[1][2], expected, rtol=1e-4, atol=1e-6)
+    assert_close(results[1][3], torch.stack(found).mean(0), rtol=1e-4, atol=1e-7)
 
 
 # --- Faithfulness: where the score is a sum over patches, the curves are known -------------------
@@ -243,14 +231,14 @@ def test_curves_and_areas_of_a_sum():
     images = torch.ones(2, 3, 8, 6)
     maps = torch.stack([VALUES, -VALUES])
     curves = faithfulness(lambda x: x, images, maps, sum_of_patches)
-    torch.testing.assert_close(curves.shares, torch.arange(7) / 6)
+    assert_close(curves.shares, torch.arange(7) / 6)
     best = torch.tensor([0, 0.30, 0.55, 0.75, 0.85, 0.95, 1.0])
     worst = torch.tensor([0, 0.05, 0.15, 0.25, 0.45, 0.70, 1.0])
-    torch.testing.assert_close(curves.insertion, torch.stack([best, worst]))
-    torch.testing.assert_close(curves.deletion, 1 - torch.stack([best, worst]))
+    assert_close(curves.insertion, torch.stack([best, worst]))
+    assert_close(curves.deletion, 1 - torch.stack([best, worst]))
     area = (best.sum() - 0.5) / 6
-    torch.testing.assert_close(curves.insertion_area[0], area)
-    torch.testing.assert_close(curves.deletion_area[0], 1 - area)
+    assert_close(curves.insertion_area[0], area)
+    assert_close(curves.deletion_area[0], 1 - area)
 
 
 def test_steps_baselines_and_the_probability_of_a_class():
@@ -264,8 +252,8 @@ def test_steps_baselines_and_the_probability_of_a_class():
     assert curves.shares.tolist() == pytest.approx([0, 2 / 6, 4 / 6, 1])
     whole = logits(images).softmax(1)[:, :1]
     replaced = logits(2 * images).softmax(1)[:, :1]
-    torch.testing.assert_close(curves.deletion[:, [0, -1]], torch.cat([whole, replaced], 1))
-    torch.testing.assert_close(curves.insertion[:, [-1, 0]], torch.cat([whole, replaced], 1))
+    assert_close(curves.deletion[:, [0, -1]], torch.cat([whole, replaced], 1))
+    assert_close(curves.insertion[:, [-1, 0]], torch.cat([whole, replaced], 1))
 
 
 def test_a_masked_map_has_no_curve():

@@ -9,6 +9,7 @@ from scipy.stats import entropy
 from small import close
 from tiny import WIDE, autoencoder, captured, randomize, seeded, wide_encoder
 from torch import Tensor, nn
+from torch.testing import assert_close
 
 from vit.encoder import VisionTransformer
 from vit.errors import AttentionError
@@ -65,7 +66,7 @@ def test_discarding_keeps_the_prefix_columns_and_drops_the_smallest():
         attention_rollout([weights], discard=0.5)
     # Also of a query of which nothing remains
     rest = attention_rollout([weights], discard=0.99, num_prefix_tokens=0)
-    torch.testing.assert_close(rest.sum(-1), torch.ones(1, 13))
+    assert_close(rest.sum(-1), torch.ones(1, 13))
 
 
 @torch.no_grad()
@@ -102,12 +103,12 @@ def test_distance_in_pixels_of_a_grid_that_is_not_square():
     for row in range(2):
         for column in range(6):
             total += math.hypot(4 * (row - 0), 2 * (column - 5))
-    torch.testing.assert_close(distance, torch.tensor([[0.0, total / 12]]))
+    assert_close(distance, torch.tensor([[0.0, total / 12]]))
 
     # Attention on the class token has no place, and does not count
     half = weights * 0.5
     half[..., 0] += 0.5
-    torch.testing.assert_close(attention_distance(half, GRID), distance)
+    assert_close(attention_distance(half, GRID), distance)
 
 
 def test_entropy_in_bits_is_scipys():
@@ -116,7 +117,7 @@ def test_entropy_in_bits_is_scipys():
     expected = entropy(weights, base=2, axis=-1)
     for prefix in (0, 2):
         found = attention_entropy(weights, num_prefix_tokens=prefix)
-        torch.testing.assert_close(found, torch.tensor(expected[..., prefix:].mean(-1)))
+        assert_close(found, torch.tensor(expected[..., prefix:].mean(-1)))
 
 
 @pytest.mark.parametrize("share", [0.1, 0.6, 1.0])
@@ -154,7 +155,7 @@ def test_ablation_is_the_loss_with_the_heads_values_at_zero():
             attention.proj.weight[:, head * 4 : head * 4 + 4] = 0
             logits = silenced.forward_head(silenced(images))
             expected = nn.functional.cross_entropy(logits, labels) - loss_with_all
-            torch.testing.assert_close(increase[layer, head], expected, rtol=1e-4, atol=1e-5)
+            assert_close(increase[layer, head], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_ablation_of_a_masked_autoencoder_reaches_both_parts():
@@ -182,7 +183,7 @@ def test_half_precision_does_not_overflow():
     ):
         half = measure(weights.half())
         assert torch.isfinite(half).all()
-        torch.testing.assert_close(half, measure(weights), rtol=0.02, atol=1e-3)
+        assert_close(half, measure(weights), rtol=0.02, atol=1e-3)
 
 
 # --- Means over a data set -----------------------------------------------------------------------

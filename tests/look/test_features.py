@@ -3,6 +3,7 @@
 import pytest
 import torch
 from small import close
+from torch.testing import assert_close
 
 from vit.errors import AttentionError
 from vit.look.features import artifact_scores, pca_colours
@@ -26,8 +27,8 @@ def test_colours_are_the_first_three_components():
 def test_colours_depend_on_neither_scale_nor_rotation_nor_order():
     features = torch.randn(2, 20, 6, dtype=torch.double)
     colours = pca_colours(features)
-    torch.testing.assert_close(pca_colours(features @ rotation(6) * 7 + 3), colours)
-    torch.testing.assert_close(pca_colours(features.flip(0, 1)), colours.flip(0, 1))
+    assert_close(pca_colours(features @ rotation(6) * 7 + 3), colours)
+    assert_close(pca_colours(features.flip(0, 1)), colours.flip(0, 1))
     close(pca_colours(features.float()), colours, 1e-4)
 
 
@@ -50,7 +51,7 @@ def test_long_tokens_have_high_scores_and_no_others():
     scores = artifact_scores(tokens, num_prefix_tokens=1)
     assert scores.shape == (4, 200)
     assert [tuple(place) for place in (scores > 10).nonzero().tolist()] == artifacts
-    torch.testing.assert_close(artifact_scores(tokens[:, 1:] * 3, 0), scores, rtol=1e-4, atol=1e-4)
+    assert_close(artifact_scores(tokens[:, 1:] * 3, 0), scores, rtol=1e-4, atol=1e-4)
 
 
 def test_tokens_of_one_length_have_no_artifacts():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from tiny import NORMALIZE, encoder, noise
+from torch.testing import assert_close
 from torchvision.transforms.v2.functional import to_pil_image
 
 from vit.checkpoints import load_model, save_model
@@ -37,15 +38,15 @@ def test_predictions_are_the_heads_and_features_what_it_reads(pool, tmp_path):
     inputs = classifier.origin.inputs(images)
     tokens = classifier(inputs)
     probabilities = predict(classifier, images)
-    torch.testing.assert_close(probabilities, classifier.forward_head(tokens).softmax(1))
-    torch.testing.assert_close(probabilities.sum(1), torch.ones(5))
+    assert_close(probabilities, classifier.forward_head(tokens).softmax(1))
+    assert_close(probabilities.sum(1), torch.ones(5))
     views = [classifier.forward_head(classifier(view)) for view in views_of(inputs)]
     mean = sum(views[:2]) / 2
-    torch.testing.assert_close(predict(classifier, images, views=2), mean.softmax(1))
+    assert_close(predict(classifier, images, views=2), mean.softmax(1))
     assert embed(classifier, images).patches is None
     pooled, patches = embed(classifier, images, patches=True)
-    torch.testing.assert_close(classifier.head(pooled), classifier.forward_head(tokens))
-    torch.testing.assert_close(patches, tokens[:, 2:])
+    assert_close(classifier.head(pooled), classifier.forward_head(tokens))
+    assert_close(patches, tokens[:, 2:])
     in_parts = embed(classifier, images, batch_size=2, patches=True)
     assert all(map(torch.allclose, in_parts, (pooled, patches)))
 
@@ -60,14 +61,14 @@ def test_a_file_a_picture_and_its_pixels_are_one(classifier, tmp_path):
     for same in (pictures, files, [pictures[0], files[1], str(files[2])]):
         assert torch.equal(predict(classifier, same), expected)
     for single in (pictures[0], files[0], str(files[0])):
-        torch.testing.assert_close(predict(classifier, single), expected[:1])
+        assert_close(predict(classifier, single), expected[:1])
 
 
 def test_a_model_in_another_precision_and_mode_stays_as_it_was(classifier):
     expected = predict(classifier, noise(2))
     classifier.double().train()
     found = predict(classifier, noise(2))
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    assert_close(found, expected, rtol=1e-5, atol=1e-6)
     assert not found.requires_grad
     assert all(module.training for module in classifier.modules())
 

@@ -1,7 +1,5 @@
 """Runs that tests of the pages share."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Runs side by side: who shares a row, what is shown of each, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

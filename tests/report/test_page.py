@@ -1,7 +1,5 @@
 """The page about a run says what its files say, whatever stands in them, and a browser shows it as it should."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
@@ -122,7 +120,7 @@ def test_every_command_to_go_on_runs_on_the_run_that_the_page_is_of(
     another = shutil.copytree(run, tmp_path / "another")
     for split in ("train", "test"):
         for name in ("cat", "dog", "ship"):
-            save_images(tmp_path / "images" / split / name, noise(8).movedim(1, -1).numpy())
+            save_images(tmp_path / "images" / split / name, noise(8))
     photo = next((tmp_path / "images").rglob("*.png"))
     words = {"RUN": run, "ANOTHER": another, "IMAGES": tmp_path / "images", "photo.jpg": photo}
     section = report_page(read_run(run)).split('id="next"')[1].split("</section>")[0]

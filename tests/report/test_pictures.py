@@ -3,9 +3,8 @@
 import pytest
 import torch
 from small import close
-from tiny import encoder, randomize
+from tiny import captured, encoder, randomize
 
-from vit.interpret import AttentionMaps
 from vit.interpret.geometry import usual_query
 from vit.report.pictures import last_attention
 
@@ -24,13 +23,7 @@ def test_the_query_is_a_token_that_the_encoder_has_in_the_last_layer(settings, q
     model = randomize(encoder(**settings)).eval()
     assert usual_query(model) == query
     images = torch.rand(2, 3, 16, 16)
-    maps, prefix_mass = last_attention(model, images, query)
-    with AttentionMaps(model, layers=[-1]) as attention:
-        model(images)
-    # to patches, of each head after their mean; the rest goes to the class token
-    weights = attention.layer_weights(-1)[..., -16:]
-    rows = {"cls": weights[:, :, 0], "mean": weights.mean(2), (2, 2): weights[:, :, 10]}
-    expected = rows[query]
-    close(maps[:, 1:].flatten(2), expected, 1e-6)
-    close(maps[:, 0], maps[:, 1:].mean(1), 1e-6)
-    close(1 - prefix_mass, maps.sum((2, 3)))
+    heads = captured(model, images).to_grid(-1, query)
+    for part, expected in zip(last_attention(model, images, query), heads, strict=True):
+        close(part[:, 1:], expected, 1e-6)
+        close(part[:, 0], expected.mean(1), 1e-6)

@@ -1,7 +1,5 @@
 """A tiny model, trained once for all tests of studies, and Scenes, drawn once."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from tiny import autoencoder, encoder, randomize, seeded
+from torch.testing import assert_close
 
 from studies.attention_or_cause import (
     ATTENTION,
@@ -88,9 +89,9 @@ def test_effects_by_their_definition(mask, inputs):
     ):
         found = removal_effects(model, inputs, mask, how)
         assert found.change.shape == found.error.shape == (5, 12, 6)
-        torch.testing.assert_close(found.change[2, :, 4], (other[2] - whole).square().mean(-1))
+        assert_close(found.change[2, :, 4], (other[2] - whole).square().mean(-1))
         errors = [(one - targets).square().mean(-1) for one in (other[2], whole)]
-        torch.testing.assert_close(found.error[2, :, 4], errors[0] - errors[1])
+        assert_close(found.error[2, :, 4], errors[0] - errors[1])
 
 
 def test_what_is_attended_to_is_read_at_the_right_tokens(mask, inputs):
@@ -101,9 +102,7 @@ def test_what_is_attended_to_is_read_at_the_right_tokens(mask, inputs):
     with torch.no_grad(), AttentionMaps(model.decoder) as maps:
         model(inputs, mask)
     weights = maps.layer_weights(-1).mean(1)
-    torch.testing.assert_close(
-        found[ATTENTION][3, 1, 2], weights[3, 1 + hidden[3, 1], 1 + mask.ids_keep[3, 2]]
-    )
+    assert_close(found[ATTENTION][3, 1, 2], weights[3, 1 + hidden[3, 1], 1 + mask.ids_keep[3, 2]])
     rollout = found["rollout, encoder and decoder"]
     assert (rollout > 0).all()
     assert (rollout.sum(-1) < 1).all()

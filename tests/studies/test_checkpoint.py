@@ -1,7 +1,5 @@
 """Every study, run: what its tables say, and that it says the same of a model that it trained and of its checkpoint."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

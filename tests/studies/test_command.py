@@ -1,7 +1,5 @@
 """`python -m studies`: what it lists, what it refuses, and the command that each study records."""
 
-from __future__ import annotations
-
 import pytest
 
 from studies import STUDIES, running

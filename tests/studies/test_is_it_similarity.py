@@ -3,6 +3,7 @@
 import pytest
 import torch
 from small import close
+from torch.testing import assert_close
 
 from studies.is_it_similarity import (
     KEYS,
@@ -50,7 +51,7 @@ def test_likeness_of_places_is_none_without_their_means(trained, encoder):
 def test_a_form_that_is_a_similarity_has_all_shares(trained, encoder):
     root, dark = covariance_root(trained), covariance_root(trained, leave_out=1)
     shares = form_shares(encoder, root, dark)
-    torch.testing.assert_close(shares[:, [0, 1, 2, 3, 5]], torch.ones(3, 5).double())
+    assert_close(shares[:, [0, 1, 2, 3, 5]], torch.ones(3, 5).double())
     encoder.attention(0).W_K.data.neg_()
     shares = form_shares(encoder, root, dark)
     assert shares[:, [0, 2, 5]].min() > 0.999
@@ -62,11 +63,11 @@ def test_the_form_on_tokens_is_1_for_a_similarity_and_the_opposite_for_its_oppos
 ):
     shares = token_form_shares(trained, encoder, 48)  # (layers, h, 5)
     assert shares.shape == (2, 3, 5)
-    torch.testing.assert_close(shares[..., :4], torch.ones(2, 3, 4).double())
+    assert_close(shares[..., :4], torch.ones(2, 3, 4).double())
     for block in encoder.blocks[:1]:
         block.attn.W_K.data.neg_()
     shares = token_form_shares(trained, encoder, 48)
-    torch.testing.assert_close(shares[0, :, [1, 3]], -torch.ones(3, 2).double())
+    assert_close(shares[0, :, [1, 3]], -torch.ones(3, 2).double())
 
 
 def test_shares_sum_to_one(trained):

@@ -1,7 +1,5 @@
 """Kinds of patches: what Scenes say of theirs, and what clusters find."""
 
-from __future__ import annotations
-
 import math
 from itertools import permutations
 
@@ -10,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from small import close
 from tiny import seeded, wide_encoder
+from torch.testing import assert_close
 
 from studies import kinds
 from studies.analysis.logits import queries_and_keys_by_layer
@@ -101,7 +100,7 @@ def test_company_leaves_the_two_themselves_out():
     for one, other in permutations(range(6), 2):
         others = [kind for kind in range(6) if kind not in (one, other)]
         expected = torch.corrcoef(together[[one, other]][:, others])[0, 1]
-        torch.testing.assert_close(company[one, other], expected)
+        assert_close(company[one, other], expected)
 
 
 # --- tokens
@@ -119,10 +118,8 @@ def test_it_begins_with_the_embedding_and_ends_with_what_the_model_gives(model):
     assert model.training
     assert found.shape == (4, 3, 12, 16)
     with torch.no_grad():
-        torch.testing.assert_close(found[0], model.embed(model.patchify(images))[:, prefix:])
-        torch.testing.assert_close(
-            model.norm(found[-1]), model(images)[:, prefix:], rtol=1e-4, atol=1e-5
-        )
+        assert_close(found[0], model.embed(model.patchify(images))[:, prefix:])
+        assert_close(model.norm(found[-1]), model(images)[:, prefix:], rtol=1e-4, atol=1e-5)
 
 
 def test_a_patch_alone_is_one_with_all_others_hidden(model):
@@ -133,9 +130,7 @@ def test_a_patch_alone_is_one_with_all_others_hidden(model):
         mask = mask_from_noise((torch.arange(12) != patch).float().expand(2, -1), 1)
         with torch.no_grad():
             expected = model(images, mask)[:, model.num_prefix_tokens]
-            torch.testing.assert_close(
-                model.norm(found[-1, :, patch]), expected, rtol=1e-4, atol=1e-5
-            )
+            assert_close(model.norm(found[-1, :, patch]), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_group_means_by_their_definition():
@@ -147,15 +142,13 @@ def test_group_means_by_their_definition():
     for half in (0, 1):
         for group in range(3):
             expected = beyond[:, half::2][:, labels[half::2] == group].mean(1)
-            torch.testing.assert_close(
-                found[:, half, group].float(), expected, rtol=1e-4, atol=1e-5
-            )
+            assert_close(found[:, half, group].float(), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_cosines_are_across_halves_and_about_the_mean_of_all():
     one = torch.tensor([[1.0, 0], [0, 1], [-1, -1]])
     found = group_cosines(torch.stack([one, one])[None] + 5)[0]  # 5 is common to all, and goes away
-    torch.testing.assert_close(found, F.normalize(one, dim=1) @ F.normalize(one, dim=1).T)
+    assert_close(found, F.normalize(one, dim=1) @ F.normalize(one, dim=1).T)
 
 
 # --- what kinds ask of each other
@@ -167,10 +160,10 @@ def test_queries_and_keys_are_those_of_attention(trained):
     for layer, made in enumerate(queries_and_keys_by_layer(encoder, inputs)):
         for side, expected in zip(found[:, layer], (made.queries, made.keys), strict=True):
             of_patches = expected[:, :, encoder.num_prefix_tokens :]
-            torch.testing.assert_close(side, of_patches.transpose(1, 2).flatten(2))
+            assert_close(side, of_patches.transpose(1, 2).flatten(2))
     lone = queries_and_keys(encoder, residual_stream(encoder, inputs, alone=True))
     # before the first mixing, neighbours make no difference
-    torch.testing.assert_close(lone[:, 0], found[:, 0])
+    assert_close(lone[:, 0], found[:, 0])
     assert (lone[:, -1] - found[:, -1]).abs().max() > 0.1
 
 
@@ -181,4 +174,4 @@ def test_group_scores_are_of_different_halves_and_the_mean_of_heads():
     for head in (slice(4), slice(4, 8)):
         for queries, keys in ((even_q, odd_k), (odd_q, even_k)):
             by_hand += queries[:, head] @ keys[:, head].T / 4**0.5 / 2 / 2
-    torch.testing.assert_close(group_scores(means, heads=2)[0], by_hand)
+    assert_close(group_scores(means, heads=2)[0], by_hand)

@@ -1,12 +1,10 @@
 """Law: the page that computes the model in the browser has torch's numbers, forward, backward and after a step."""
 
-from __future__ import annotations
-
 import copy
-from pathlib import Path
 
 import pytest
 import torch
+from forks import ROOT
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
@@ -20,7 +18,6 @@ from vit.scenes import draw_scenes
 
 CLOSE = 1e-4
 GRID = (8, 8)
-ROOT = Path(__file__).parents[2]
 QUOTING = ("notebooks/04_who_trains_w_q_w_k_w_v.ipynb", "studies/results/who-trains-them.md")
 
 

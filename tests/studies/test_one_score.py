@@ -1,12 +1,10 @@
 """Law: the lesson's numbers are the shipped model's own attention, and its page has them."""
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
 
 import pytest
 import torch
+from forks import ROOT
 
 from studies.one_score import KEYS, MODEL, PICTURE, WHEEL, lesson_numbers, lesson_text
 from vit.checkpoints import load_model
@@ -14,7 +12,7 @@ from vit.inputs import to_float
 from vit.interpret import AttentionMaps
 from vit.scenes import draw_scenes
 
-QUESTIONS = Path(__file__).parents[2] / "docs" / "questions"
+QUESTIONS = ROOT / "docs" / "questions"
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 WHEEL_TOKEN = 1 + 8 * WHEEL[0] + WHEEL[1]
 

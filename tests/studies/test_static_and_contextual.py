@@ -1,11 +1,10 @@
 """The study of what tokens are made of: shares that must be what they are by construction, and what a pasted patch shows."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from small import close
 from tiny import seeded, wide_encoder
+from torch.testing import assert_close
 
 from studies import kinds
 from studies import static_and_contextual as study
@@ -44,7 +43,7 @@ def test_shares_sum_to_one_and_the_embedding_knows_no_image(trained):
     for model in (trained.model, trained.initial):
         shares = token_shares(model.encoder, design_of(trained, 0))
         assert shares.shape == (3, len(TERMS))
-        torch.testing.assert_close(shares.sum(1), torch.ones(3))
+        assert_close(shares.sum(1), torch.ones(3))
         # patch + position
         close(shares[0, 2:], torch.zeros(len(TERMS) - 2), 1e-6)
         assert (shares[0, :2] > 0.01).all()
@@ -114,7 +113,7 @@ def test_wheels_are_pasted_where_they_were_and_elsewhere(trained, cases):
     assert not (cases.scenes[HOME] == cases.scenes[STREET]).flatten(1).all(1).any()
     inputs, patches, places = cases.pasted(trained, WHEEL, HOME)
     # its own patch, put back
-    torch.testing.assert_close(study.paste(inputs, patches, places, (4, 4)), inputs)
+    assert_close(study.paste(inputs, patches, places, (4, 4)), inputs)
     assert not torch.equal(cases.pasted(trained, BALL, HOME)[1], patches)
 
 
@@ -132,9 +131,7 @@ def test_a_patch_put_back_has_its_own_token():
     inputs, places = images(300), torch.arange(300) % 12  # more than one batch
     rows = torch.arange(300)
     found = pasted_tokens(model, inputs, patchify(inputs, SIZE)[rows, places], places)
-    torch.testing.assert_close(
-        found, residual_stream(model, inputs)[:, rows, places], rtol=1e-4, atol=1e-5
-    )
+    assert_close(found, residual_stream(model, inputs)[:, rows, places], rtol=1e-4, atol=1e-5)
 
 
 def centred(*shape: int, seed: int) -> torch.Tensor:

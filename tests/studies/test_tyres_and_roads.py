@@ -1,7 +1,5 @@
 """The study of what occurs together: a planted likeness is found and its absence is not."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

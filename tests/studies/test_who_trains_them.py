@@ -3,6 +3,7 @@
 import pytest
 import torch
 from tiny import autoencoder, randomize, seeded
+from torch.testing import assert_close
 
 from studies.who_trains_them import BY_LAYER, measure_gradients, size, weights_and_gradients
 from vit.masking import make_mask
@@ -34,7 +35,7 @@ def test_they_are_the_slopes_of_the_loss(images, mask):
     ):
         both = torch.stack([weight.detach(), weight.grad])
         for name, part in zip(names, both.chunk(len(names), dim=1), strict=True):
-            torch.testing.assert_close(found[name][:, 1], part.flatten(1))
+            assert_close(found[name][:, 1], part.flatten(1))
 
 
 def test_the_bias_of_the_keys_has_no_gradient_and_no_effect(images, mask):
@@ -45,7 +46,7 @@ def test_the_bias_of_the_keys_has_no_gradient_and_no_effect(images, mask):
     before = model(images, mask)
     for block in model.encoder.blocks:
         block.attn.qkv.bias.data.chunk(3)[1].add_(100)
-    torch.testing.assert_close(model(images, mask), before)
+    assert_close(model(images, mask), before)
 
 
 def test_every_matrix_is_pulled_and_moves_but_for_what_is_frozen(one_seed, trained):
@@ -60,7 +61,7 @@ def test_every_matrix_is_pulled_and_moves_but_for_what_is_frozen(one_seed, train
         one.encoder.patch_embed.proj.weight.detach().flatten()
         for one in (trained.initial, trained.model)
     )
-    torch.testing.assert_close(measured.moved["W_E"].squeeze(), (now - first).norm() / first.norm())
+    assert_close(measured.moved["W_E"].squeeze(), (now - first).norm() / first.norm())
     frozen = measure_gradients(one_seed.models("W_Q frozen"), 32)
     assert (frozen.moved["W_Q"] == 0).all()
     assert (frozen.gradient["W_Q"] > 0).all()  # it would be pulled

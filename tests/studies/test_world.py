@@ -1,7 +1,5 @@
 """The world that one sets: what occurs together in it, what a model of it learns, and the study."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

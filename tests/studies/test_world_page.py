@@ -1,17 +1,14 @@
 """Law: the page on which a model learns a world has torch's numbers, and trains when asked."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 import torch
+from forks import ROOT
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
 from studies import world
 
-PAGE = Path(__file__).parents[2] / "docs" / "world.html"
+PAGE = ROOT / "docs" / "world.html"
 CLOSE = 1e-4
 STEPS = 5
 

@@ -1,7 +1,5 @@
 """Callbacks: metrics.jsonl has whole lines, each step once; scores along the way; progress."""
 
-from __future__ import annotations
-
 import io
 import re
 from dataclasses import replace
@@ -33,9 +31,11 @@ def run_at(step: int, total: int = 12, **settings: object) -> SimpleNamespace:
     config = Config.from_settings(
         {"train.epochs": 2, "optim.warmup_epochs": 0, "data.val_size": 1, **settings}
     )
-    return SimpleNamespace(
+    run = SimpleNamespace(
         step=step, seconds=0.0, total_steps=total, config=config, callback_states=None
     )
+    run.has_line = partial(Run.has_line, run)
+    return run
 
 
 # --- metrics.jsonl --------------------------------------------------------------------------------

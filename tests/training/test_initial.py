@@ -1,7 +1,5 @@
 """The model that a run begins with: what comes from a checkpoint, what is new, what is frozen."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -1,16 +1,14 @@
 """Objectives: masks, mixed labels and losses, each against its definition."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from small import close
 from tiny import TINY, image_set
+from torch.testing import assert_close
 
 from vit.config import (
     AugmentConfig,
     Config,
-    ModelConfig,
     ReconstructConfig,
     TrainConfig,
     changed,
@@ -43,10 +41,10 @@ def classification(classes: int = CLASSES, **settings: object) -> Objective:
     return objective_of(changed(config, {"augment.crop": "none", "augment.flip": 0}), classes)
 
 
-def reconstruction(model: ModelConfig = TINY, views: int = 1, **settings: float) -> Objective:
+def reconstruction(views: int = 1, **settings: float) -> Objective:
     config = Config(
         augment=AugmentConfig(views=views),
-        model=model,
+        model=TINY,
         reconstruct=ReconstructConfig(**settings),
         train=TrainConfig(batch_size=8),
     )
@@ -91,7 +89,7 @@ def test_loss_and_accuracy_of_a_classifier_by_their_definitions():
         images, objective.targets(torch.arange(COUNT) % CLASSES, draws), Draws()
     )
     logits = objective.model.forward_head(objective.model(images))
-    torch.testing.assert_close(loss, F.cross_entropy(logits, labels, label_smoothing=0.1))
+    assert_close(loss, F.cross_entropy(logits, labels, label_smoothing=0.1))
     assert metrics["train_accuracy"] == (logits.argmax(1) == labels).float().mean()
 
 
@@ -119,10 +117,10 @@ def test_contrast_is_that_of_the_pooled_patches_and_trains_encoder_and_projector
     filled, tokens = objective.model.loss(images, mask)
     means = torch.stack([row[-4:].mean(0) for row in tokens])  # 4 of 16 are visible
     expected, accuracy = info_nce(objective.projector(means), TEMPERATURE)
-    torch.testing.assert_close(loss, filled + 0.5 * expected)
+    assert_close(loss, filled + 0.5 * expected)
     assert list(metrics) == ["masked_loss", "contrast", "pair_accuracy"]
-    torch.testing.assert_close(metrics["masked_loss"], filled)
-    torch.testing.assert_close(metrics["contrast"], expected)
+    assert_close(metrics["masked_loss"], filled)
+    assert_close(metrics["contrast"], expected)
     assert metrics["pair_accuracy"] == accuracy
     metrics["contrast"].backward()
     for name, parameter in objective.named_parameters():
@@ -144,7 +142,7 @@ def test_other_view_is_found_by_definition_and_never_is_itself():
         terms.append(F.cross_entropy(scores, partner))
         hits += scores.argmax() == partner
     loss, accuracy = info_nce(features, temperature)
-    torch.testing.assert_close(loss, torch.stack(terms).mean())
+    assert_close(loss, torch.stack(terms).mean())
     assert accuracy == hits / 10
     # the last batch of an epoch may hold one image
     of_one_image = info_nce(torch.randn(2, 8), 0.2)

@@ -1,7 +1,5 @@
 """The schedule against written lists, Muon against timm's, and which parameters decay."""
 
-from __future__ import annotations
-
 import copy
 import functools
 

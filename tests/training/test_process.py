@@ -1,7 +1,5 @@
 """Signals: within the loop a flag that it reads after the step, at once everywhere else."""
 
-from __future__ import annotations
-
 import signal
 
 import pytest

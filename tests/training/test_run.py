@@ -1,7 +1,5 @@
 """A run that was cut and continued is the run that was not, to the bit."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A folder belongs to one run and one process; a damaged state is never used, a good one never lost."""
 
-from __future__ import annotations
-
 import io
 import os
 import pickle

@@ -1,7 +1,5 @@
 """Trackers get the lines of metrics.jsonl, each step once where the tool allows it; offline."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

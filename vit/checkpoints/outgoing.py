@@ -23,7 +23,6 @@ from vit.checkpoints.formats.timm import ENCODER
 from vit.checkpoints.names import KeyRule, map_out, within
 from vit.config import ViTConfig
 from vit.errors import CheckpointError
-from vit.inputs import Preparation
 from vit.mae import Model
 from vit.weights import TIMM_EPS, Origin, timm_config
 
@@ -78,8 +77,7 @@ def to_timm(model: Model, origin: Origin) -> Outgoing:
             "features differ slightly"
         )
     # timm itself rounds the size from which it crops
-    prepared = Preparation(origin.interpolation, origin.crop_share, origin.squash)
-    config = timm_config(settings, origin.normalize, prepared, origin.class_names)
+    config = timm_config(settings, origin.normalize, origin, origin.class_names)
     return tensors, config, {}, notes
 
 

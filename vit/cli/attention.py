@@ -6,14 +6,13 @@ import math
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from vit.atomic import make_folder, write_npz
-from vit.cli.options import images_or_data, load
-from vit.commandline import named_data, refuse_among_images, require_folder, require_free
+from vit.cli.options import images_or_data, load_with_images
+from vit.commandline import refuse_among_images, require_folder, require_free
 from vit.errors import ConfigError, one_line, plural
 from vit.figures import style
 from vit.figures.attention import (
@@ -35,7 +34,7 @@ from vit.look.panels import (
     reconstruction_relevance,
     rollout_panels,
 )
-from vit.look.subject import ModelWithImages, class_names_of, of_files
+from vit.look.subject import ModelWithImages, class_names_of
 from vit.progress import track
 from vit.weights import class_key
 
@@ -55,7 +54,8 @@ def run(options: Namespace) -> int:
         options.layer = None
     elif options.layer is None and options.method != "distance":
         options.layer = -1
-    subject = with_mask_and_query(options, load_with_images(options))
+    subject = ModelWithImages(*load_with_images(options, options.count))
+    subject = with_mask_and_query(options, subject)
 
     # Attention weights give a figure of the maps, on request one of the strongest patches, and
     # under a mask one of the decoder
@@ -86,31 +86,6 @@ def run(options: Namespace) -> int:
 
 
 # --- The model, its images, mask and query -------------------------------------------------------
-
-
-def load_with_images(options: Namespace, checkpoint: Path | None = None) -> ModelWithImages:
-    """Load a model, and the images to show it.
-
-    Args:
-        options: of `vit attention` or `vit explore`.
-        checkpoint: of the model; None for that of the options.
-    """
-    # Names are checked before the weights are read
-    images, data = images_or_data(options)
-    if data is not None:
-        named_data(data)
-    model = load(options, checkpoint)
-    if data is None and options.on_bad_image == "stop":
-        return ModelWithImages(model, of_files(images))
-
-    # Reading folders and data sets takes many modules that a photo does not need
-    from vit.look.datasets import of_data, of_images
-
-    if data is None:
-        return ModelWithImages(model, of_images(images, options.on_bad_image))
-    size = model.origin.image_size
-    collection = of_data(data, size, str(options.root), options.count, options.on_bad_image)
-    return ModelWithImages(model, collection)
 
 
 def with_mask_and_query(options: Namespace, subject: ModelWithImages) -> ModelWithImages:

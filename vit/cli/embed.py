@@ -7,11 +7,10 @@ from argparse import Namespace
 import numpy as np
 
 from vit.atomic import make_folder, replacing
-from vit.cli.options import images_or_data, load, naming_the_option
+from vit.cli.options import images_or_data, load_with_images
 from vit.cli.outputs import write_csv
-from vit.commandline import named_data, output_file
+from vit.commandline import output_file
 from vit.errors import one_line, plural
-from vit.look.datasets import of_data, of_images
 from vit.look.predict import embed
 from vit.weights import checkpoint_hash
 
@@ -20,24 +19,9 @@ def run(options: Namespace) -> int:
     """Embed all images, batch by batch, then write the file."""
     # Refuse what cannot be done before the model is loaded
     output_file(options.out, (".npz", ".csv"), overwrite=options.overwrite)
-    files, data = images_or_data(options)
-    if data is None:
-        collection = of_images(files, options.on_bad_image)
-    else:
-        named_data(data)
-
-    model = load(options)
-    if data is not None:
-        collection = of_data(
-            data,
-            model.origin.image_size,
-            str(options.root),
-            options.limit,
-            options.on_bad_image,
-            both_splits=True,
-        )
-    with naming_the_option():
-        pooled = embed(model, collection.images).pooled.numpy()  # (N, D)
+    _, data = images_or_data(options)
+    model, collection = load_with_images(options, options.limit, both_splits=True)
+    pooled = embed(model, collection.images).pooled.numpy()  # (N, D)
 
     if options.out.suffix == ".csv":
         # -1, for no class, is the last

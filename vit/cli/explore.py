@@ -11,8 +11,7 @@ from typing import Any
 import torch
 
 from vit.atomic import make_folder, write_npz, write_text
-from vit.cli.attention import load_with_images
-from vit.cli.options import load
+from vit.cli.options import load, load_with_images
 from vit.commandline import PAGE, output_file, require_free
 from vit.errors import RunError, one_line, plural
 from vit.figures.explore import Moment, explore_page
@@ -41,7 +40,7 @@ def run(options: Namespace) -> int:
         if not files.model.is_file():
             *_, last = snapshots.values()
 
-    subject = load_with_images(options, last)
+    subject = ModelWithImages(*load_with_images(options, options.count, last))
     if options.mask is not None:
         subject = subject.with_mask(options.mask, options.seed)
     # A moment for each snapshot, loaded one after the other; the model alone has no name

@@ -1,21 +1,23 @@
-"""What several commands do with their options: load a checkpoint, choose a device, refuse."""
+"""What several commands do with their options: load a checkpoint and images, choose a device."""
 
 from __future__ import annotations
 
 import os
 from argparse import Namespace
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vit.checkpoints import load_model
+from vit.commandline import named_data
 from vit.config import BUILT_IN, RunConfig
 from vit.device import Compute
-from vit.errors import ConfigError, DataError
+from vit.errors import ConfigError
 from vit.load_options import LoadOptions
 from vit.machine import choose_compute
 from vit.mae import Model
+
+if TYPE_CHECKING:
+    from vit.look.subject import Collection
 
 
 def load_options(options: Namespace) -> dict[str, Any]:
@@ -51,10 +53,27 @@ def images_or_data(options: Namespace) -> tuple[list[str], str | None]:
     return images, data
 
 
-@contextmanager
-def naming_the_option() -> Iterator[None]:
-    """Add to the message about an unreadable image the option that leaves such files out."""
-    try:
-        yield
-    except DataError as error:
-        raise DataError(f"{error}; --on-bad-image skip leaves out all such files") from error
+def load_with_images(
+    options: Namespace, count: int, checkpoint: Path | None = None, both_splits: bool = False
+) -> tuple[Model, Collection]:
+    """Load a model, and find the images of a command line.
+
+    Args:
+        options: of the command.
+        count: see `of_data`; image files are not limited.
+        checkpoint: of the model; None for that of the options.
+        both_splits: see `of_data`.
+    """
+    # Reading folders and data sets takes many modules that other commands do not need
+    from vit.look.datasets import of_data, of_images
+
+    # What does not exist is refused before the weights are read
+    images, data = images_or_data(options)
+    if data is None:
+        collection = of_images(images, options.on_bad_image)
+        return load(options, checkpoint), collection
+    named_data(data)
+    model = load(options, checkpoint)
+    size = model.origin.image_size
+    root = str(options.root)
+    return model, of_data(data, size, root, count, options.on_bad_image, both_splits)

@@ -6,7 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from vit.cli.options import load, naming_the_option
+from vit.cli.options import load
 from vit.cli.outputs import aligned, print_json, write_csv
 from vit.commandline import output_file
 from vit.errors import one_line
@@ -25,8 +25,7 @@ def run(options: Namespace) -> int:
     # The images, and a model that can name them
     files = of_images(options.images, options.on_bad_image).files
     model = load(options)
-    with naming_the_option():
-        probabilities = predict(model, files, views=options.views)
+    probabilities = predict(model, files, views=options.views)
     class_names = class_names_of(model)
     best = probabilities.topk(min(options.top, len(class_names)))  # both (N, top)
 

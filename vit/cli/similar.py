@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from vit.atomic import make_folder, write_text
-from vit.cli.options import load, naming_the_option
+from vit.cli.options import load
 from vit.cli.outputs import print_json
 from vit.commandline import PAGE, output_file
 from vit.errors import ConfigError, one_line, plural
@@ -37,12 +37,11 @@ def run(options: Namespace) -> int:
 
     # The features of all images, (N, D), and which are nearest
     model = load(options)
-    with naming_the_option():
-        query = embed(model, options.image).pooled[0]  # (D,)
-        if options.features is None:
-            features = embed(model, files).pooled
-        else:
-            files, features = read_features(options, model)
+    query = embed(model, options.image).pooled[0]  # (D,)
+    if options.features is None:
+        features = embed(model, files).pooled
+    else:
+        files, features = read_features(options, model)
     result = nearest(features, query, options.count)
     names = [os.path.relpath(files[number], options.folder) for number in result.numbers.tolist()]
     found = list(zip(names, result.similarities.tolist(), strict=True))
@@ -138,7 +137,6 @@ def shown(name: str, path: str, origin: Origin, longest: int) -> dict[str, Any]:
     kind = "jpeg"
     # Where it has no more pixels than the model takes, these are shown as squares
     if not photo:
-        with naming_the_option():
-            photo = png_of_input(path, origin)
+        photo = png_of_input(path, origin)
         kind = "png"
     return {"name": name, "kind": kind, "uri": data_uri(photo, kind)}

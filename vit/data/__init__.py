@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from vit.errors import plural
-from vit.inputs import Images, image_hash
+from vit.inputs import Images, Rows, image_hash
 
 if TYPE_CHECKING:
     from vit.config import Source
@@ -103,28 +103,6 @@ class ImageSet:
             known_hashes=hashes,
             files=tuple(self.files[number] for number in numbers.tolist()) if self.files else (),
         )
-
-
-class Rows:
-    """A subset of images that may not fit in memory: rows are copied only when they are read.
-
-    Args:
-        images: uint8 (N, C, H, W).
-        rows: int64 (M,), which of them.
-    """
-
-    def __init__(self, images: Images, rows: Tensor):
-        self._images = images
-        self._rows = rows
-        self.shape = torch.Size((len(rows), *images.shape[1:]))
-        self.device = images.device
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, numbers: int | slice | Tensor) -> Tensor:
-        """Return a copy of some rows."""
-        return self._images[self._rows[numbers]]
 
 
 def content_hash(images: Images, labels: Tensor) -> str:

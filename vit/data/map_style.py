@@ -201,19 +201,17 @@ def _decoded(
     """Yield all items, their labels numbered as the training data's classes."""
     # by name, if the test data's classes have another order
     names = columns[2]
-    number_of = list(range(len(names)))
-    if class_names:
-        label_of = {class_name: label for label, class_name in enumerate(class_names)}
-        number_of = [label_of[class_name] for class_name in names]
+    label_of = {class_name: label for label, class_name in enumerate(class_names or names)}
+    number_of = {number: label_of[class_name] for number, class_name in enumerate(names)}
     for row in range(len(dataset)):
         title = f"{name}: item {row}"
         # another's data set may raise anything: then the item is unreadable
         try:
             picture, label = _read(dataset, row, columns)
-            content = inputs.pixels_and_hash(picture, size)
+            content = inputs.decode(picture, size)
             if row < READ_AGAIN:
                 picture, _ = _read(dataset, row, columns)
-                if content != inputs.pixels_and_hash(picture, size):
+                if content != inputs.decode(picture, size):
                     remarks.append(CHANGING)
         except Exception as error:
             yield title, f"{type(error).__name__}: {error}", -1
@@ -221,6 +219,4 @@ def _decoded(
 
         # a wrong label is no reason to leave an image out
         number = -1 if label is None else max(operator.index(label), -1)
-        if number >= 0 and names:
-            number = number_of[number]
-        yield title, content, number
+        yield title, content, number_of.get(number, number)

@@ -309,21 +309,17 @@ class _Measures:
                 fits.append({"labels": len(fitted), "held_out": int(held_out.sum()), **fit})
             logits.append(answers)
 
-        # confusions of all seeds together, the mean of what is one number; each choice as it is, or
-        # those of the seeds if they differ
-        measures = [classification_metrics(answers, test.labels) for answers in logits]
+        # the answers of all seeds together; each choice as it is, or all of them if they differ
         row: Row = {"protocol": _fits_in_words(fits), "images": len(test)}
         if self.options.cross_validate:
             tested_on = plural(len(test), "image")
             row["protocol"] = f"{len(parts)}-fold over {tested_on}: {row['protocol']}"
         row |= classification_metrics(torch.cat(logits), test.labels.repeat(len(logits)))
-        for key in ("accuracy", "cross_entropy", "expected_calibration_error"):
-            row[key] = statistics.mean(measure[key] for measure in measures)
         for key, first in fits[0].items():
             values = [fit[key] for fit in fits]
             row[key] = first if values == [first] * len(values) else values
         row["converged"] = all(fit["converged"] for fit in fits)
-        return [row | self.spread_of([measure["accuracy"] for measure in measures])]
+        return [row | self.spread_of([accuracy(answers, test.labels) for answers in logits])]
 
     def spread_of(self, accuracies: Sequence[float]) -> Row:
         """Return how much the choice of images matters, if there are several seeds."""

@@ -16,7 +16,7 @@ from vit.inputs import Images, Normalization, to_float
 from vit.isolation import eval_mode
 from vit.mae import MaskedAutoencoder
 from vit.masking import Mask, make_mask
-from vit.patches import patchify, unpatchify
+from vit.patches import grid_distances, patchify, unpatchify
 
 TEST_SEED = 20_220_612
 """Of the fixed test mask, which masks the same patches for every run and model."""
@@ -114,15 +114,6 @@ def nearest_visible(targets: Tensor, mask: Mask, grid_size: tuple[int, int]) -> 
         parts.append(distance.masked_fill(masked, torch.inf).argmin(-1))  # (b, L)
     nearest = torch.cat(parts)  # (B, L)
     return targets.gather(1, nearest[:, :, None].expand_as(targets))
-
-
-def grid_distances(grid_size: tuple[int, int], device: torch.device) -> Tensor:
-    """Return the distance in patches between any two patches of a grid: float32 (L, L)."""
-    rows = torch.arange(grid_size[0], device=device, dtype=torch.float32)
-    columns = torch.arange(grid_size[1], device=device, dtype=torch.float32)
-    positions = torch.cartesian_prod(rows, columns)  # (L, 2)
-    # without the shortcut by a product, whose rounding would break ties between equal distances
-    return torch.cdist(positions, positions, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 @dataclass(frozen=True)

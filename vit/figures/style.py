@@ -37,14 +37,10 @@ ELLIPSIS = "…"
 PALETTE_FILE = Path(__file__).with_name("palette.css")
 
 
-def read_palette(css: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the colours of a light and of a dark page, name -> #rrggbb, read from palette.css."""
-    light, dark = css.split("@media", 1)
-    declaration = re.compile(r"--([a-z-]+): (#[0-9a-f]{6});")
-    return dict(declaration.findall(light)), dict(declaration.findall(dark))
-
-
-PALETTE, DARK_PALETTE = read_palette(PALETTE_FILE.read_text(encoding="utf-8"))
+LIGHT, DARK = PALETTE_FILE.read_text(encoding="utf-8").split("@media", 1)
+DECLARATION = r"--([a-z-]+): (#[0-9a-f]{6});"
+PALETTE = dict(re.findall(DECLARATION, LIGHT))
+DARK_PALETTE = dict(re.findall(DECLARATION, DARK))
 """A colour by its meaning, `PALETTE["q"]` that of queries and W_Q, on a light page."""
 COLOURS = SimpleNamespace(
     paper="white",

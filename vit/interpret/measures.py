@@ -19,6 +19,7 @@ from vit.interpret.capture import AttentionMaps
 from vit.interpret.geometry import Geometry
 from vit.interpret.layers import Interception
 from vit.isolation import eval_mode
+from vit.patches import grid_distances
 
 
 def attention_rollout(
@@ -141,15 +142,8 @@ def attention_distance(weights: Tensor, geometry: Geometry) -> Tensor:
     """
     _require_queries_are_keys(weights)
 
-    # The distance in pixels between each two patches
-    rows, columns = geometry.grid_size
-    p, q = geometry.patch_size
-    y = torch.arange(rows, device=weights.device).repeat_interleave(columns) * p  # (L,)
-    x = torch.arange(columns, device=weights.device).repeat(rows) * q  # (L,)
-    squares = (y[:, None] - y) ** 2 + (x[:, None] - x) ** 2
-    distances = squares.float().sqrt()  # (L, L)
-
-    # Its mean by the weights between patches; in half precision, squared pixels would overflow
+    # The distance in pixels between each two patches, and its mean by the weights between patches
+    distances = grid_distances(geometry.grid_size, weights.device, geometry.patch_size)  # (L, L)
     attention = weights.float()[..., geometry.patches, geometry.patches]  # (B, h, L, L)
     attention = attention / attention.sum(-1, keepdim=True).clamp(min=1e-12)
     return (attention * distances).sum(-1).mean(-1)

@@ -16,7 +16,7 @@ from vit.data.images import spread
 from vit.data.sources import load_data
 from vit.errors import ConfigError, DataError, one_line
 from vit.inputs import decode
-from vit.look.subject import Collection, of_files
+from vit.look.subject import Collection
 from vit.progress import track
 
 logger = logging.getLogger(__name__)
@@ -135,8 +135,11 @@ def of_images(names: Sequence[str], on_bad_image: OnBadImage = "stop") -> Collec
         for file in inside:
             folder, base = os.path.split(file)
             files.setdefault(os.path.join(os.path.realpath(folder), base), file)
-    chosen = list(files.values())
-    return of_files([chosen[number] for number in _chosen(chosen, 0, on_bad_image)])
+    found = list(files.values())
+    chosen = [found[number] for number in _chosen(found, 0, on_bad_image)]
+    # they have neither splits nor classes
+    count = len(chosen)
+    return Collection(chosen, chosen, "image files", [""] * count, [-1] * count)
 
 
 def _chosen(paths: Sequence[str | Path], count: int, on_bad_image: OnBadImage) -> list[int]:

@@ -135,7 +135,7 @@ def _inputs(
         if isinstance(batch, Tensor):
             inputs = origin.inputs(batch.to(parameter.device))
         else:
-            inputs = torch.stack([_input(origin, image) for image in batch])
+            inputs = origin.normalize(origin.read_images(batch))
         yield inputs.to(parameter.device, parameter.dtype)
 
 
@@ -145,13 +145,6 @@ def _finite(origin: Origin, values: Tensor) -> Tensor:
         problem = "its results are nan or infinite; the weights are damaged"
         raise CheckpointError(f"{origin.source}: {problem}")
     return values
-
-
-def _input(origin: Origin, image: Picture) -> Tensor:
-    """Return an image as the model's input (C, H, W)."""
-    if isinstance(image, Image.Image):
-        return origin.transform(image)
-    return origin.normalize(origin.read_images([image]))[0]
 
 
 class Nearest(NamedTuple):

@@ -79,13 +79,6 @@ class Collection:
         return origin.read_images([self.images[number] for number in numbers])
 
 
-def of_files(paths: Sequence[str | Path]) -> Collection:
-    """Return image files, which have neither splits nor classes."""
-    count = len(paths)
-    files = [str(path) for path in paths]
-    return Collection(paths, files, "image files", [""] * count, [-1] * count)
-
-
 @dataclass
 class ModelWithImages:
     """A model, and images that are read when needed.

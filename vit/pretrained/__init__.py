@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +37,10 @@ def located(name: str) -> Path | None:
     if not name:
         raise CheckpointError("a checkpoint is a path, a name, or a state dict, got an empty name")
 
-    # a path; unlike Path.exists, os.stat says why there is nothing
+    # a path, or else a name
     path = user_path(name)
-    try:
-        os.stat(path)
+    if path.exists():
         return path
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-
-    # a name
     if name.startswith(("timm/", "hf/")):
         return None
     models = shipped_models()
@@ -55,7 +49,7 @@ def located(name: str) -> Path | None:
 
     # nothing: say which names there are
     message = (
-        f"no checkpoint at {name}: {reason}; timm's models are called timm/NAME, the hub's "
+        f"no checkpoint at {name}; timm's models are called timm/NAME, the hub's "
         "hf/ORGANISATION/NAME"
     )
     if models:

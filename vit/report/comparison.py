@@ -49,7 +49,7 @@ def compare_runs(runs: Sequence[RunRecord]) -> list[Row]:
         # A seed that is already in the group is no other seed: the run stands alone
         seeds = [other.settings["train.seed"] for other in groups.get(key, [])]
         if run.settings["train.seed"] in seeds:
-            key = str(run.files.path)
+            key = str(len(groups))
         groups.setdefault(key, []).append(run)
 
     different = different_settings(runs)

@@ -123,8 +123,8 @@ def changed_settings(settings: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Return the settings that differ from the defaults: "section.key", value, default."""
     defaults = flat_settings(Config().to_dict())
     changed = []
-    for key, value in settings.items():
-        default = spelled(defaults[key])
-        if spelled(value) != default:
-            changed.append((key, spelled(value), default))
+    for key, default in defaults.items():
+        value = spelled(settings[key])
+        if value != spelled(default):
+            changed.append((key, value, spelled(default)))
     return changed

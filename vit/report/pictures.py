@@ -25,7 +25,7 @@ from vit.mae import MaskedAutoencoder
 from vit.metrics import MEASURES, Row, Scores
 from vit.report.curves import curves_of
 from vit.runs import RunFiles, read_metrics
-from vit.training.dynamics import Dynamics, read_dynamics
+from vit.training.dynamics import read_dynamics
 from vit.training.run import Run
 
 RECONSTRUCTED = 10
@@ -72,8 +72,7 @@ def draw_pictures(run: Run, folder: RunFiles, scores: Scores) -> None:
     figure = draw.curves_figure(metrics, curves, "Training curves", f"{caption} · {seed}")
     draw.save_figure(figure, folder.curves)
     if folder.dynamics.exists():
-        dynamics = read_dynamics(folder.dynamics)
-        draw_dynamics(dynamics, folder, f"{run.data.name} · {training} · {seed}")
+        draw_dynamics(folder, f"{run.data.name} · {training} · {seed}")
 
 
 def draw_reconstructions(run: Run, folder: RunFiles, caption: str) -> None:
@@ -183,22 +182,23 @@ def last_attention(
     return parts
 
 
-def draw_dynamics(dynamics: Dynamics, folder: RunFiles, caption: str) -> None:
+def draw_dynamics(folder: RunFiles, caption: str) -> None:
     """Draw dynamics.png: gradient norm and movement of each kind of weight matrix."""
     # A line is the mean of its matrices over the layers; a model may lack some matrices
-    recorded = dynamics.names("encoder")
+    steps, recorded = read_dynamics(folder.dynamics)
     courses: dict[str, dict[str, Tensor]] = {}
     for line, matrices in MATRICES.items():
-        present = [matrix for matrix in matrices if matrix in recorded]
+        names = [f"encoder.{matrix}" for matrix in matrices]
+        present = [name for name in names if name in recorded["drift"]]
         if not present:
             continue
         courses[line] = {}
         for quantity in QUANTITIES:
             # Matrices side by side: (records, layers) each
-            parts = [dynamics.history(quantity, matrix, "encoder") for matrix in present]
+            parts = [recorded[quantity][name] for name in present]
             courses[line][quantity] = torch.cat(parts, dim=1)
     figure = draw.dynamics_figure(
-        dynamics.steps,
+        steps,
         courses,
         "Gradients and movement of the weight matrices",
         f"{caption} · encoder, means over layers · each layer: dynamics.jsonl",

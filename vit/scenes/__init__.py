@@ -26,10 +26,10 @@ from torch import Tensor
 
 from vit.progress import track
 from vit.scenes import objects, scenery
-from vit.scenes.drawing import SAMPLES, Array, Canvas, Dice
+from vit.scenes.drawing import SAMPLES, SIZE, Array, Canvas, Dice
 from vit.scenes.scenery import Ground
 
-# --- the parts of Scenes: the ground truth of the studies ------------------------------------
+# --- the parts of Scenes ------------------------------------------------------------------------
 
 CLASS_NAMES = (
     "airplane",
@@ -146,14 +146,13 @@ def _stretch(lattice: Array) -> Array:
 
 
 def _mean_colours(canvas: Canvas) -> Array:
-    """Return the mean colour of each pixel's samples: float32 (n, 3, size, size)."""
+    """Return the mean colour of each pixel's samples: float32 (n, 3, 32, 32)."""
     # Red, green and blue share one sum: nine samples of 0..255 fill 12 of the 16 bits each has
     colours = np.clip(np.stack(canvas.colours, axis=1), 0, 255).astype(np.int64)  # (n, paints, 3)
     packed = colours[..., 0] | colours[..., 1] << 16 | colours[..., 2] << 32  # (n, paints)
 
     # One image at a time, whose samples stay in the CPU's cache
-    size = canvas.size
-    sums = np.empty((canvas.n, size, size), np.int64)
+    sums = np.empty((canvas.n, SIZE, SIZE), np.int64)
     for palette, top, out in zip(packed, canvas.top, sums, strict=True):
         samples = palette.take(top, mode="clip")
         rows = samples[0::SAMPLES] + samples[1::SAMPLES] + samples[2::SAMPLES]
@@ -166,40 +165,39 @@ def _develop(canvas: Canvas, dice: Dice) -> tuple[NDArray[np.uint8], NDArray[np.
     """Turn a painted canvas into images: averaged samples with texture, light and noise.
 
     Returns:
-        Images (n, 3, size, size) and part maps (n, size, size).
+        Images (n, 3, 32, 32) and part maps (n, 32, 32).
     """
     # A pixel has the part of its middle sample
-    size = canvas.size
     centre = slice(SAMPLES // 2, None, SAMPLES)
     numbers = np.array([PART_NAMES.index(part) for part in canvas.parts], np.uint8)
     parts = numbers[canvas.top[:, centre, centre]]
 
     # Texture, by part
-    texture = _PART_TEXTURE[parts]  # (n, size, size, 3)
-    lattice = dice.noise("blotches", size // 4 + 1, size // 4 + 1)
+    texture = _PART_TEXTURE[parts]  # (n, 32, 32, 3)
+    lattice = dice.noise("blotches", SIZE // 4 + 1, SIZE // 4 + 1)
     blotches = _stretch(_stretch(lattice).swapaxes(1, 2))
-    light: Array = texture[..., 0] * dice.noise("grain", size, size) + texture[..., 2] * blotches
-    light += texture[..., 1] * _stretch(dice.noise("streaks", size, size // 4 + 1))
+    light: Array = texture[..., 0] * dice.noise("grain", SIZE, SIZE) + texture[..., 2] * blotches
+    light += texture[..., 1] * _stretch(dice.noise("streaks", SIZE, SIZE // 4 + 1))
 
     # Light from a side and from above: -1 at the left or upper border, 1 at the opposite one
-    across = (np.arange(size, dtype=np.float32) * 2 + 1) / size - 1
+    across = (np.arange(SIZE, dtype=np.float32) * 2 + 1) / SIZE - 1
     light += (dice.uniform("side light", -0.14, 0.14) * across)[:, None, :]
     light += (dice.uniform("top light", -0.12, 0.06) * across)[:, :, None]
 
     # The camera's exposure and noise
     tint = scenery.mood(dice, scenery.LIGHT) / 255
     exposure = dice.uniform("exposure", 0.82, 1.14) * tint  # (n, 3)
-    noise = dice.noise("noise", 3, size, size) * dice.uniform("film", 2, 10)[..., None, None]
+    noise = dice.noise("noise", 3, SIZE, SIZE) * dice.uniform("film", 2, 10)[..., None, None]
     picture = _mean_colours(canvas) * (light + 1)[:, None] * exposure[:, :, None, None] + noise
     return (np.clip(picture, 0, 255) + np.float32(0.5)).astype(np.uint8), parts
 
 
 def _draw(
-    seed: int, indices: NDArray[np.int64], scene: str, paint_object: Painter, size: int
+    seed: int, indices: NDArray[np.int64], scene: str, paint_object: Painter
 ) -> tuple[NDArray, NDArray]:
     """Draw images and part maps that all show the same object in the same kind of scene."""
     dice = Dice(seed, indices)
-    canvas = Canvas(len(indices), size)
+    canvas = Canvas(len(indices))
     # rows that an ellipse misses, and level edges, divide by 0
     with np.errstate(divide="ignore", invalid="ignore"):
         ground = _SCENES[scene](canvas, dice)
@@ -208,7 +206,7 @@ def _draw(
     return _develop(canvas, dice)
 
 
-def draw_scenes(indices: Tensor, seed: int, size: int = 32) -> tuple[Tensor, Tensor, Tensor]:
+def draw_scenes(indices: Tensor, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     """Draw images `indices` of the endless series `seed`; image k is the same in any batch.
 
     Starting at any multiple of ten, ten successive images show each class once, in varying order.
@@ -216,12 +214,11 @@ def draw_scenes(indices: Tensor, seed: int, size: int = 32) -> tuple[Tensor, Ten
     Args:
         indices: int64 (n,), each 0 or more.
         seed: 0 to 2**64 - 1.
-        size: side of the images in pixels, a positive multiple of 8; the objects grow with it.
 
     Returns:
-        images: uint8 (n, 3, size, size), RGB.
+        images: uint8 (n, 3, 32, 32), RGB.
         labels: int64 (n,), indices into `CLASS_NAMES`.
-        parts: uint8 (n, size, size), an index into `PART_NAMES` for every pixel: the part at the
+        parts: uint8 (n, 32, 32), an index into `PART_NAMES` for every pixel: the part at the
             pixel's centre.
     """
     # The class of each image: a k + b modulo 10, with a of 1, 3, 7 or 9, permutes 0..9
@@ -240,12 +237,12 @@ def draw_scenes(indices: Tensor, seed: int, size: int = 32) -> tuple[Tensor, Ten
                 jobs.append((rows[start : start + _CHUNK], scene, paint_object))
 
     # Draw the chunks in threads: NumPy releases Python's lock while it computes
-    images = np.empty((len(index), 3, size, size), np.uint8)
-    parts = np.empty((len(index), size, size), np.uint8)
+    images = np.empty((len(index), 3, SIZE, SIZE), np.uint8)
+    parts = np.empty((len(index), SIZE, SIZE), np.uint8)
 
     def draw(job: tuple[NDArray[np.int64], str, Painter]) -> None:
         rows, scene, paint_object = job
-        images[rows], parts[rows] = _draw(seed, index[rows], scene, paint_object, size)
+        images[rows], parts[rows] = _draw(seed, index[rows], scene, paint_object)
 
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
         list(track(pool.map(draw, jobs), "drawing Scenes", len(jobs)))

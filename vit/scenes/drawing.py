@@ -17,6 +17,8 @@ Number = float | Array
 """One for all images, or (n, 1)."""
 Point = tuple[Number, Number]
 
+SIZE = 32
+"""Pixels per side of an image."""
 SAMPLES = 3
 """Samples per side of a pixel: nine soften the edges, and an odd number has one in the middle."""
 
@@ -93,7 +95,7 @@ def blend(a: Array, b: Array | np.float32, amount: Number) -> Array:
     return a + (b - a) * amount
 
 
-# --- shapes and canvas: lengths are in pixels of a 32 x 32 image, whatever the size drawn ------
+# --- shapes and canvas: lengths are in pixels ----------------------------------------------------
 
 
 class Shape:
@@ -128,7 +130,6 @@ class Canvas:
 
     Attributes:
         n: number of images.
-        size: side of an image in pixels.
         samples: side in samples.
         step: distance between two samples.
         x, y: (1, samples), the centres of the samples.
@@ -137,11 +138,10 @@ class Canvas:
         parts: the name of the part for each call.
     """
 
-    def __init__(self, n: int, size: int) -> None:
+    def __init__(self, n: int) -> None:
         self.n = n
-        self.size = size
-        self.samples = size * SAMPLES
-        self.step = np.float32(32 / self.samples)
+        self.samples = SIZE * SAMPLES
+        self.step = np.float32(1 / SAMPLES)
         centres = (np.arange(self.samples, dtype=np.float32) + np.float32(0.5)) * self.step
         self.x = centres[None]
         self.y = centres[None]

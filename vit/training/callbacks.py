@@ -66,11 +66,8 @@ class MetricsFile(Callback):
     def on_step(self, run: Run, done: Step) -> dict[str, Any] | None:
         # the speed since the last line, or since this session began
         self._images += done.images
-        every = run.config.run.steps_between_lines(run.total_steps)
-        if done.step % every != 0 and done.step not in (1, run.total_steps):
+        if not run.has_line(done.step):
             return None
-        # no line of a step that was not finite: JSON has no nan
-        done.check()
         speed = self._images / (run.seconds - self._seconds_before)
         self._images = 0
         self._seconds_before = run.seconds

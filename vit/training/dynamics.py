@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -173,34 +172,15 @@ class DynamicsRecorder(Callback):
 # ---- Afterwards ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Dynamics:
-    """The records of a training run: row i was recorded at step `steps[i]`.
-
-    Attributes:
-        steps: int64 (records,), from 1.
-        recorded: by quantity, and by the name of a matrix with its part ("encoder.W_Q"):
-            (records, layers). gradient_norm is the Frobenius norm of the batch's gradient before
-            clipping; drift is |W - W0| / |W0| after the step, where W0 is the initial matrix: not
-            finite if that is zero.
-    """
-
-    steps: Tensor
-    recorded: dict[str, dict[str, Tensor]]
-
-    def history(self, quantity: str, name: str, part: str) -> Tensor:
-        """Return a quantity of all matrices of one name, first layer first: (records, layers)."""
-        return self.recorded[quantity][f"{part}.{name}"]
-
-    def names(self, part: str) -> set[str]:
-        """Return the names of the matrices of a part."""
-        prefix = f"{part}."
-        names = self.recorded["drift"]
-        return {name.removeprefix(prefix) for name in names if name.startswith(prefix)}
-
-
-def read_dynamics(path: str | Path) -> Dynamics:
+def read_dynamics(path: str | Path) -> tuple[Tensor, dict[str, dict[str, Tensor]]]:
     """Read the dynamics.jsonl of a run.
+
+    Returns:
+        steps: int64 (records,), from 1.
+        recorded: by quantity, and by the name of a matrix with its part ("encoder.W_Q"), of each
+            step and layer: (records, layers). gradient_norm is the Frobenius norm of the batch's
+            gradient before clipping; drift is |W - W0| / |W0| after the step, where W0 is the
+            initial matrix: not finite if that is zero.
 
     Raises:
         RunError: the file is missing or empty.
@@ -214,4 +194,4 @@ def read_dynamics(path: str | Path) -> Dynamics:
     for quantity, values in recorded.items():
         for name in lines[0][quantity]:
             values[name] = torch.tensor([line[quantity][name] for line in lines])
-    return Dynamics(torch.tensor([line["step"] for line in lines]), recorded)
+    return torch.tensor([line["step"] for line in lines]), recorded

@@ -72,7 +72,7 @@ def asks_to_stop(run: Run) -> bool:
     # on GPUs an exchange in every step would let all hosts wait for the slowest
     if run.dist.world_size == 1 or run.compute.device.type == "cpu":
         return True
-    return run.step % run.config.run.steps_between_lines(run.total_steps) == 0
+    return run.has_line(run.step)
 
 
 def save(run: Run, callbacks: Sequence[Callback], checkpoints: Path) -> None:
@@ -147,8 +147,7 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
         first_bad = values["first_bad"]
         epoch = (step + 1) / per_epoch
         done = Step(step=step + 1, epoch=epoch, lr=lr, images=batch_images, values=values)
-        is_read = compute.checks_each_step or step + 1 == total
-        if is_read or (step + 1) % config.run.steps_between_lines(total) == 0:
+        if compute.checks_each_step or run.has_line(step + 1):
             done.check()
 
         # 4. Everything that follows the weights

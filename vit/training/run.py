@@ -90,8 +90,6 @@ class Run:
         encoder = self.model.encoder.config
         return Origin(
             normalize=self.normalize,
-            interpolation="bicubic",
-            crop_share=1.0,
             image_size=encoder.image_size,
             channels=encoder.channels,
             source=source,
@@ -109,6 +107,15 @@ class Run:
     @property
     def total_steps(self) -> int:
         return self.config.train.epochs * self.config.steps_per_epoch(len(self.data.train))
+
+    def has_line(self, step: int) -> bool:
+        """Return whether metrics.jsonl gets a line of a step (from 1).
+
+        The first and the last have one; the others are 1 to 10 steps apart, at most a fiftieth of
+        the run.
+        """
+        every = min(max(self.total_steps // 50, 1), 10)
+        return step in (1, self.total_steps) or step % every == 0
 
     @property
     def held_steps(self) -> int:

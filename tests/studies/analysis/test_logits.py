@@ -5,6 +5,7 @@ import torch
 from small import close
 from tiny import randomize, seeded
 from torch import nn
+from torch.testing import assert_close
 
 from studies.analysis.logits import (
     correlation_with_cosine,
@@ -59,7 +60,7 @@ def test_the_parts_of_the_first_layer_sum_to_its_logits(settings):
     encoder = encoder_of(**settings)
     parts = split_first_logits(encoder, images())
     assert parts.shape[:2] == (4, 4)
-    torch.testing.assert_close(
+    assert_close(
         parts.sum((0, 1)),
         queries_and_keys_by_layer(encoder, images())[0].logits,
         rtol=1e-5,
@@ -87,7 +88,7 @@ def test_parts_of_the_variance_sum_to_all_of_it_and_what_is_even_has_none():
     a, b = torch.randn(2, 2, 3, 5, 7)  # (B, h, queries, keys) each
     even = torch.randn(2, 3, 5, 1).expand(-1, -1, -1, 7)
     parts = variance_parts(torch.stack([a, b, even, -a / 2]))
-    torch.testing.assert_close(parts.sum(1), (a / 2 + b).var(-1, unbiased=False).sum((0, 2)))
+    assert_close(parts.sum(1), (a / 2 + b).var(-1, unbiased=False).sum((0, 2)))
     assert parts[:, 2].abs().max() < 1e-4
     assert (parts[:, 3] < 0).all()  # it works against the whole
 
@@ -97,7 +98,7 @@ def test_what_tells_keys_apart_sums_to_their_variance_and_nothing_is_of_others_a
     found = split_keys(encoder, images(), images(8, seed=2))
     for layer, parts in zip(queries_and_keys_by_layer(encoder, images()), found, strict=True):
         whole = layer.logits[:, :, 1:, 1:].var(-1, unbiased=False).sum((0, 2))
-        torch.testing.assert_close(parts.sum(1), whole, rtol=1e-4, atol=1e-4)
+        assert_close(parts.sum(1), whole, rtol=1e-4, atol=1e-4)
     # keys know nothing of others before attention has mixed them
     shares = (found / found.sum(-1, keepdim=True)).abs().amax(1)  # (layers, 3)
     assert shares[0, 2] < 1e-4
@@ -125,8 +126,8 @@ def test_likeness_is_told_from_what_is_held_constant():
 
 def test_symmetry_of_its_extremes_and_without_what_is_common():
     pairs = torch.randn(3, 2, 9, 9)
-    torch.testing.assert_close(symmetry(pairs + pairs.mT), torch.ones(3, 2))
-    torch.testing.assert_close(symmetry(pairs - pairs.mT), -torch.ones(3, 2))
+    assert_close(symmetry(pairs + pairs.mT), torch.ones(3, 2))
+    assert_close(symmetry(pairs - pairs.mT), -torch.ones(3, 2))
     popular = pairs + 100 * torch.randn(3, 2, 1, 9) + 100 * torch.randn(3, 2, 9, 1)
     close(symmetry(popular), symmetry(pairs), 1e-3)
 
@@ -148,7 +149,7 @@ def test_a_form_gives_the_logits_of_contents():
     products = torch.einsum("bip,hpq,bjq->bhij", patches, pixel_forms(encoder), patches)
     expected = products / (divisor[:, :, None] * divisor[:, None])[:, None]
     contents = split_first_logits(encoder, pictures)[0, 0, :, :, 1:, 1:]
-    torch.testing.assert_close(contents, expected, rtol=1e-4, atol=1e-5)
+    assert_close(contents, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_all_pairs_together_are_the_form():
@@ -156,4 +157,4 @@ def test_all_pairs_together_are_the_form():
     queries, keys, shares = leading_pairs(form, 7)
     assert float(shares.sum()) == pytest.approx(1)
     assert (queries.sum(1) >= 0).all()
-    torch.testing.assert_close(queries.T * shares.sqrt() * form.norm() @ keys, form)
+    assert_close(queries.T * shares.sqrt() * form.norm() @ keys, form)
