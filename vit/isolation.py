@@ -6,11 +6,13 @@ This holds for one call at a time, not for several threads that change the same 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
 @contextmanager
@@ -74,3 +76,18 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
+
+
+@contextmanager
+def outputs_of(parts: Mapping[str, nn.Module]) -> Iterator[dict[str, Tensor]]:
+    """Give the outputs of parts of a model, by their names, as they run within the block."""
+    outputs: dict[str, Tensor] = {}
+
+    def keep(name: str, _part: nn.Module, _inputs: object, output: Any) -> None:
+        # layers of transformers may return several values, the tokens first
+        outputs[name] = output[0] if isinstance(output, tuple) else output
+
+    with ExitStack() as undo:
+        for name, part in parts.items():
+            undo.callback(part.register_forward_hook(partial(keep, name)).remove)
+        yield outputs

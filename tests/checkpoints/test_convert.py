@@ -4,6 +4,7 @@ Oracles: timm and transformers load the files, and compute the same.
 """
 
 import json
+import shutil
 
 import pytest
 import timm
@@ -96,6 +97,14 @@ def test_loaded_model_is_the_saved_one_to_the_bit(tmp_path, settings):
     assert (origin.class_names, origin.data) == (("plane", "naïve ship"), "CIFAR-10")
     assert origin.report.notes == origin.report.problems == []
     assert not any(module.training for module in loaded.modules())
+
+
+def test_training_images_are_those_of_the_weights_whatever_lies_beside_them(tmp_path):
+    for name in ("one", "two"):
+        save_model(tmp_path / name, autoencoder(), NORMALIZE, trained_on=torch.tensor([len(name)]))
+    assert load_model(tmp_path / "two").origin.trained_on.tolist() == [3]
+    shutil.copy(tmp_path / "one" / "model.safetensors", tmp_path / "two" / "one.safetensors")
+    assert not len(load_model(tmp_path / "two" / "one.safetensors").origin.trained_on)
 
 
 def test_content_hash_tells_weights_apart_and_not_their_precision_on_disk(tmp_path):

@@ -354,7 +354,10 @@ def test_torchvision(published, size):
 def test_the_published_files_of_torchvision_get_their_own_preparation(name, width, size):
     patch = int(name[6:8])
     theirs = torchvision.models.VisionTransformer(size, patch, 1, 16, width, 8, num_classes=3)
-    origin = load_model(theirs.state_dict(), num_heads=16).origin
+    # beside one of another size
+    rival = torchvision.models.VisionTransformer(28, 14, 1, 16, 64, 8, num_classes=3)
+    state = under("teacher.", theirs.state_dict()) | under("student.", rival.state_dict())
+    origin = load_model(state, num_heads=16, branch="teacher").origin
     transform = torchvision.models.get_weight(name).transforms()
     assert origin.crop_share == transform.crop_size[0] / transform.resize_size[0]
     assert origin.interpolation == transform.interpolation.value

@@ -161,6 +161,12 @@ def test_bad_items_are_left_out_on_request_but_no_item_with_a_bad_label(load):
         with pytest.raises(error):
             load(items, [(PIXELS[0], label)], on_bad_image="skip")
 
+    class Named(list):
+        classes = ("ape", "bee")
+
+    with pytest.raises(DataError, match="label 2; the 2 classes are numbered from 0"):
+        load(Named(items), Named())
+
 
 # --- Hugging Face --------------------------------------------------------------------------------
 

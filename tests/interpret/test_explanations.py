@@ -1,7 +1,5 @@
 """Law: what a result depends on is what the papers define, one image and one layer at a time."""
 
-from threading import Thread
-
 import pytest
 import timm
 import torch
@@ -9,7 +7,6 @@ from small import close
 from tiny import captured, randomize, wide_encoder
 from torch import Tensor, nn
 from torch.testing import assert_close
-from torch.utils.checkpoint import checkpoint
 
 from vit.attention import attention_weights
 from vit.encoder import VisionTransformer
@@ -117,55 +114,6 @@ def test_legrad_by_its_formula(pool):
     model.requires_grad_(False)
     with torch.inference_mode():
         assert torch.equal(legrad(model, images, 1), result)
-
-
-class Checkpointed(nn.Module):
-    """A small model that computes its blocks again in the backward pass."""
-
-    def __init__(self, reentrant: bool):
-        super().__init__()
-        self.model = small_model()
-        self.reentrant = reentrant
-
-    def forward(self, images: Tensor) -> Tensor:
-        model = self.model
-        tokens = model.embed(model.patchify(images))
-        for block in model.blocks:
-            tokens = checkpoint(block, tokens, use_reentrant=self.reentrant)
-        return model.forward_head(model.norm(tokens))
-
-
-@pytest.mark.parametrize("reentrant", [True, False])
-def test_blocks_that_are_computed_twice_to_save_memory_are_computed_once(reentrant):
-    """The model, and others in other threads, keep their gradient checkpointing."""
-    images = torch.randn(2, 3, 8, 12)
-    model = Checkpointed(reentrant).eval()
-    plain = model.model
-    expected = [relevance(plain, images, 1, run_head(plain)), legrad(plain, images, 1)]
-    before = vars(torch.utils.checkpoint).copy()
-    found = [
-        relevance(model, images, 1),
-        legrad(model, images, 1, lambda x: plain.forward_head(plain.norm(x))),
-    ]
-    assert all(map(torch.equal, found, expected))
-    assert vars(torch.utils.checkpoint) == before
-
-    # In another thread, meanwhile
-    calls = []
-
-    def again() -> None:
-        x = torch.ones(1, requires_grad=True)
-        twice = lambda x: calls.append(1) or x.exp()  # noqa: E731
-        checkpoint(twice, x, use_reentrant=reentrant).sum().backward()
-
-    def score(logits: Tensor) -> Tensor:
-        thread = Thread(target=again)
-        thread.start()
-        thread.join()
-        return logits[:, 1]
-
-    relevance(model, images, score)
-    assert len(calls) == 2
 
 
 # --- Layers side by side -------------------------------------------------------------------------

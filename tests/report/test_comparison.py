@@ -70,8 +70,9 @@ def test_seeds_share_a_row_and_nothing_else_does(tmp_path):
     # alike everywhere
     assert not any(key.startswith(("data.", "model.", "optim.")) for key in rows[0])
     # a seed twice is no spread
-    again = compared(tmp_path / "one", finished(tmp_path / "again", 0.6))
-    assert [row["accuracy"] for row in again] == ["50.00%", "60.00% *"]
+    again = finished(tmp_path / "again", 0.6)
+    rows = compared(tmp_path / "one", again, again)
+    assert [row["accuracy"] for row in rows] == ["50.00%", "60.00% *", "60.00% *"]
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from vit.figures.document import data_uri
 from vit.figures.style import printable
 from vit.metrics import BASELINES
 from vit.report.curves import curves_of
-from vit.report.page import report_page, write_report
+from vit.report.page import changed_settings, report_page, write_report
 from vit.report.record import read_run
 
 HOSTILE = [
@@ -179,6 +179,8 @@ def test_every_setting_that_differs_is_shown_with_its_default_and_all_are_folded
     shown = [(key, spelled(value), spelled(defaults[key])) for key, value in changed.items()]
     assert [row for row in rows if len(row) == 3] == shown
     assert rows[-len(given) :] == [(key, spelled(value)) for key, value in given.items()]
+    # of another version
+    assert changed_settings(given | {"reconstruct.temperature": 0.1}) == shown
 
 
 def test_pictures_are_those_of_the_folder(copied):

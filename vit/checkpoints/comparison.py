@@ -6,7 +6,6 @@ Tensors do not show an activation, a hook or a replaced `forward`.
 from __future__ import annotations
 
 from contextlib import suppress
-from functools import partial
 from inspect import signature
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from vit.checkpoints.network import Network
-from vit.isolation import eval_mode
+from vit.isolation import eval_mode, outputs_of
 from vit.masking import mask_from_noise
 
 TOLERANCE = 1e-4
@@ -132,23 +131,11 @@ def _run(
         weights[name] = value.cpu()
         if value.is_floating_point():
             weights[name] = value.cpu().float()
-    outputs: dict[str, Tensor] = {}
-
-    def keep(place: str, module: nn.Module, inputs: Any, output: Any) -> None:
-        # layers of transformers may return several values, the tokens first
-        outputs[place] = output[0] if isinstance(output, tuple) else output
-
-    handles = []
-    for place, module in stages.items():
-        handles.append(module.register_forward_hook(partial(keep, place)))
-    try:
-        with (
-            eval_mode(model),
-            torch.random.fork_rng(devices=[]),
-            # without a compiler's graphs, whose shapes may differ
-            torch.compiler.set_stance("force_eager"),
-        ):
-            return functional_call(model, weights, inputs, options), outputs
-    finally:
-        for handle in handles:
-            handle.remove()
+    with (
+        eval_mode(model),
+        outputs_of(stages) as outputs,
+        torch.random.fork_rng(devices=[]),
+        # without a compiler's graphs, whose shapes may differ
+        torch.compiler.set_stance("force_eager"),
+    ):
+        return functional_call(model, weights, inputs, options), outputs

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 
 from vit.checkpoints.architecture import SIZES, read_architecture
-from vit.checkpoints.heads import NAMES
 from vit.checkpoints.network import Network, recognise
 from vit.checkpoints.reading import (
     Source,
@@ -36,7 +35,7 @@ from vit.inputs import INTERPOLATIONS, Normalization
 from vit.load_options import LoadOptions
 from vit.mae import Model
 from vit.pretrained import located
-from vit.weights import FORMAT, NAME, TRAINED_ON, Origin, build_model, no_images
+from vit.weights import NAME, TRAINED_ON, Origin, build_model, no_images
 
 ADVICE = (
     "num_classes 0 leaves the head out, part encoder what is not the encoder; name tensors, or "
@@ -197,7 +196,11 @@ def read_network(source: Source, options: LoadOptions) -> Network:
     try:
         # its format, our names for its tensors, its architecture
         network = recognise(source, options)
-        _refuse_unread(network)
+        types = dict.fromkeys(source.unread.values())
+        if types:
+            network.note(
+                f"not read, and nothing of it was run: what it holds of {first_few(types)}"
+            )
         rename(network)
         read_architecture(network)
         # the model, on a device where tensors have shapes and need no memory
@@ -210,23 +213,6 @@ def read_network(source: Source, options: LoadOptions) -> Network:
         raise source.error(problem) from error
     _account(network)
     return network
-
-
-def _refuse_unread(network: Network) -> None:
-    """Refuse objects that are not read where a tensor of the network may stand; note others."""
-    unread = network.source.unread
-    if not unread:
-        return
-    # allowed directly in the network: everything in the table, and a head under any name
-    parts = {*NAMES}
-    for rule in network.format.rules:
-        parts.update(name.partition(".")[0] for name in rule.theirs)
-    for key, kind in unread.items():
-        _, module = network.place_of(key)
-        if module in parts:
-            raise network.error(f"{key} is a {kind}, not a tensor")
-    types = dict.fromkeys(unread.values())
-    network.note(f"not read, and nothing of it was run: what it holds of {first_few(types)}")
 
 
 def _account(network: Network) -> None:
@@ -298,15 +284,10 @@ def assign_weights(network: Network) -> Model:
     # already and is not copied again, because freed copies would stay in the heap.
     model = network.model
     names = _names_in(model)
-    borrowed = set()
-    for value in network.source.tensors.values():
-        # a sparse one, beside the network, has no storage
-        if value.layout is torch.strided:
-            borrowed.add(value.untyped_storage().data_ptr())
     state: dict[str, Tensor] = {}
     for ours, tensor in network.tensors.items():
-        copy = tensor.value.untyped_storage().data_ptr() in borrowed
-        state[names[ours]] = tensor.value.to(torch.float32, copy=copy).contiguous()
+        value = tensor.value.to(torch.float32, copy=not tensor.changes)
+        state[names[ours]] = value.contiguous()
 
     # what the checkpoint lacks is taken from a new model, with no more layers than that needs
     missing = network.report.missing
@@ -365,12 +346,12 @@ def origin_of(network: Network) -> Origin:
     if encoder.num_classes in (0, len(hints.class_names)):
         class_names = hints.class_names
 
-    # the training images: in a run's checkpoint, or beside the weights of our own folders; in
-    # others' files, anything may have this name
+    # the training images: in a run's checkpoint, or beside our own config.json, which is of these
+    # weights; in others' files, anything may have this name
     trained_on = no_images()
     if usual.name == NAME and "trained_on" in source.values:
         trained_on = torch.tensor(source.values["trained_on"], dtype=torch.int64)
-    if source.config.get("format") == FORMAT and source.files:
+    if source.files and "sha256" in source.config:
         beside = source.files[0].parent / TRAINED_ON
         if beside.is_file():
             trained_on = _read_hashes(beside)

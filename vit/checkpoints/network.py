@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from vit.checkpoints.formats import FORMATS
 from vit.checkpoints.formats.format import Format, Hints
-from vit.checkpoints.formats.native import OWN_FOLDER, is_own_folder
 from vit.checkpoints.formats.others import refusal
 from vit.checkpoints.formats.timm import TIMM, describes_itself
 from vit.checkpoints.names import KeyRule, map_in
@@ -151,16 +150,6 @@ class Network:
             )
         return tuple(self.tensors[name].value.shape)
 
-    def place_of(self, key: str) -> tuple[str, str]:
-        """Return where a tensor of the checkpoint is: in the network, or in a module that holds it.
-
-        Returns:
-            The prefix of that place, and the module directly in it, for `encoder.layer.0.bias`
-            "encoder".
-        """
-        place = next(place for place in places_of(self.prefix) if key.startswith(place))
-        return place, key.removeprefix(place).partition(".")[0]
-
     def drop(self, name: str, reason: str) -> None:
         """Leave a tensor out, if it is there."""
         if name in self.tensors:
@@ -231,11 +220,7 @@ def places_of(prefix: str) -> list[str]:
 
 def recognise(source: Source, options: LoadOptions) -> Network:
     """Find the network in a checkpoint: its format, its place, and what its settings say."""
-    # a folder of our own has one network, with our names, and needs none of the tables
-    if options.branch is None and options.classifier is None and is_own_folder(source):
-        network = _network(source, options, OWN_FOLDER, "", [])
-    else:
-        network = _choose(source, options)
+    network = _choose(source, options)
 
     # everything that the settings request for the input and that is not done here
     hints = network.hints
@@ -384,7 +369,10 @@ def _network(
     source: Source, options: LoadOptions, file_format: Format, prefix: str, others: list[str]
 ) -> Network:
     """Return a network with its settings; options replace them."""
-    # one of several networks has settings of its own: those of vision_model, vision_config
+    # one of several networks has tensors and settings of its own: those of vision_model,
+    # vision_config
+    rivals = tuple(other for other in others if not prefix.startswith(other))
+    tensors = {key: value for key, value in source.tensors.items() if not key.startswith(rivals)}
     config = source.config
     for word in prefix.split("."):
         for key in (word, f"{word}_config", f"{word.removesuffix('_model')}_config"):
@@ -392,5 +380,5 @@ def _network(
                 config = config | config[key]
     replacing = {"mean", "std", "crop_share", "norm_pix_loss"}
     stated = options.model_dump(include=replacing, exclude_none=True)
-    hints = Hints(**file_format.hints(replace(source, config=config)) | stated)
+    hints = Hints(**file_format.hints(replace(source, tensors=tensors, config=config)) | stated)
     return Network(source, options, file_format, prefix, others, hints, Report())

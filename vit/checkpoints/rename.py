@@ -8,9 +8,8 @@ from typing import Any
 import torch
 
 from vit.checkpoints.formats.format import first_reason
-from vit.checkpoints.formats.native import OWN_FOLDER
 from vit.checkpoints.heads import PROJECTION, load_head
-from vit.checkpoints.names import NOTES, KeyRule
+from vit.checkpoints.names import NOTES
 from vit.checkpoints.network import ModelTensor, Network, places_of, rules_of
 from vit.checkpoints.reading import first_few
 
@@ -45,10 +44,7 @@ def rename(network: Network) -> None:
     # the names of our own folder are ours; elsewhere the table is for all in the network but the
     # classifier, which may stand anywhere
     tensors = network.source.tensors
-    if network.format is OWN_FOLDER:
-        rules = {name: KeyRule(name, (name,)) for name in tensors}
-    else:
-        rules = rules_of(network.source, network.format, network.prefix)
+    rules = rules_of(network.source, network.format, network.prefix)
 
     # D of the tokens is that of the patch kernels (D, C, p, q); C is that of the images
     width = 0
@@ -56,8 +52,7 @@ def rename(network: Network) -> None:
     if KERNELS in rules:
         width, channels, *_ = tensors[rules[KERNELS].theirs[0]].shape
     used = {key for rule in rules.values() for key in rule.theirs}
-    if network.format is not OWN_FOLDER:
-        used |= load_head(network, width)
+    used |= load_head(network, width)
     network.unplaced = [key for key in tensors if key not in used]
     _read_normalization(network, channels)
 
@@ -139,7 +134,9 @@ def account_for_rest(network: Network, is_whole: bool) -> None:
     usual: dict[str, None] = {}
     unknown: dict[str, None] = {}
     for key in network.unplaced:
-        place, module = network.place_of(key)
+        # the longest place that holds it: in the network, or in a module around it
+        place = next(place for place in places_of(prefix) if key.startswith(place))
+        module = key.removeprefix(place).partition(".")[0]
         is_part = place == prefix and module in parts
 
         # within a layer, whatever its name, it changes what the layer computes

@@ -157,9 +157,10 @@ def with_test_images(
     notes += in_two_classes(train)
     if test is None:
         held_out = hold_out(train.image_hashes, train.labels, TEST_SHARE, "test")
-        # copies of one image are all the data
         if not held_out.any():
-            raise DataError("all images are copies of one: none can be held out as a test image")
+            raise DataError(
+                "none can be held out as a test image: each class has one image, or copies of one"
+            )
         count = int(held_out.sum())
         notes.insert(0, f"no test images: {count:,} of the {total:,} images are held out")
         # what was left out is noted once, with the training images

@@ -14,7 +14,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import torch
@@ -120,8 +119,8 @@ class AttentionMaps:
         Every row sums to 1, except under dropout, or where a mask allows a query no key.
         """
         names = self.names
-        weights_of = {layer: self._kept.get(names[layer]) for layer in self.layers}
-        return {layer: weights for layer, weights in weights_of.items() if weights is not None}
+        kept = self._kept
+        return {layer: kept[names[layer]] for layer in self.layers if names[layer] in kept}
 
     @property
     def steps(self) -> list[list[int]]:
@@ -129,9 +128,12 @@ class AttentionMaps:
 
         A step is one layer, or several side by side, none of which depends on another.
         """
-        kept = self.weights
-        steps = [[n for n in step if n in kept] for step in self._interception.steps()]
-        return [step for step in steps if step]
+        steps: dict[str, list[int]] = {}
+        for layer in self.weights:
+            # timm's layers side by side stand in a list of their block, called attns
+            block = self.names[layer].partition(".attns.")[0]
+            steps.setdefault(block, []).append(layer)
+        return [*steps.values()]
 
     def __enter__(self) -> AttentionMaps:
         self._captured.clear()
@@ -151,12 +153,7 @@ class AttentionMaps:
             undo.callback(first.register_forward_pre_hook(measure).remove)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         self._undo.close()
         if kind is not None:
             return

@@ -5,21 +5,18 @@ Letters: B images, h heads, N tokens (prefix tokens, then patches), D width, S s
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from types import SimpleNamespace
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils import checkpoint
 
 from vit.errors import AttentionError
 from vit.interpret.capture import AttentionMaps
 from vit.interpret.measures import full_precision
-from vit.isolation import eval_mode, held
+from vit.isolation import eval_mode, outputs_of
 
 
 def relevance(
@@ -112,17 +109,12 @@ def legrad(
     if head is None:
         # of a model of ours or timm's
         head = lambda tokens: parts.forward_head(parts.norm(tokens))  # noqa: E731
-    tokens: dict[nn.Module, Tensor] = {}
-
-    def keep(part: nn.Module, _inputs: Any, output: Any) -> None:
-        tokens[part] = output[0] if isinstance(output, tuple) else output
-
-    with ExitStack() as undo:
-        maps = undo.enter_context(AttentionMaps(model, gradients=True))
-        undo.enter_context(_gradients_on(model))
-        listed = _parts_of_lists(model)
-        for part in listed.values():
-            undo.callback(part.register_forward_hook(keep).remove)
+    listed = _parts_of_lists(model)
+    with (
+        AttentionMaps(model, gradients=True) as maps,
+        _gradients_on(model),
+        outputs_of(listed) as tokens,
+    ):
         model(inputs.detach().clone().requires_grad_())
         blocks = _blocks_of(listed, maps)
 
@@ -148,15 +140,15 @@ def _parts_of_lists(model: nn.Module) -> dict[str, nn.Module]:
     return parts
 
 
-def _blocks_of(listed: dict[str, nn.Module], maps: AttentionMaps) -> dict[int, nn.Module]:
-    """Return the layer that holds each attention: the outermost list part that is one step."""
-    blocks: dict[int, nn.Module] = {}
-    for name, part in listed.items():
+def _blocks_of(listed: dict[str, nn.Module], maps: AttentionMaps) -> dict[int, str]:
+    """Return the name of each attention's layer: the outermost list part that is one step."""
+    blocks: dict[int, str] = {}
+    for name in listed:
         layers = enumerate(f"{layer}." for layer in maps.names)
         inside = {number for number, layer in layers if layer.startswith(f"{name}.")}
         # one attention, or several side by side, whose branches are no layers
         if inside and any(inside.issubset(step) for step in maps.steps):
-            blocks |= dict.fromkeys(inside - blocks.keys(), part)
+            blocks |= dict.fromkeys(inside - blocks.keys(), name)
     return blocks
 
 
@@ -188,7 +180,7 @@ def faithfulness(
     maps: Tensor,
     score: int | Callable[[Tensor], Tensor],
     steps: int = 32,
-    baseline: Tensor | None = None,
+    baseline: Tensor | float = 0.0,
 ) -> Faithfulness:
     """Delete and insert the patches of each image in the order of its map, the highest first.
 
@@ -201,7 +193,7 @@ def faithfulness(
             from what it returns to one score per image (B,).
         steps: S, of about the same number of patches each; at most as many as there are patches.
         baseline: what replaces a patch that is deleted, or not yet inserted: an image that
-            broadcasts to the inputs, e.g. these blurred; None for 0, the mean colour.
+            broadcasts to the inputs, e.g. these blurred, or a number; 0 is the mean colour.
 
     Raises:
         AttentionError: a map is nan.
@@ -216,9 +208,7 @@ def faithfulness(
     order = maps.flatten(1).argsort(dim=1, descending=True, stable=True)  # (B, L)
     ranks = order.argsort(dim=1).to(inputs.device)
     counts = torch.linspace(0, patches, min(steps, patches) + 1).round().to(inputs.device)
-    if baseline is None:
-        baseline = torch.zeros((), device=inputs.device)
-    baseline = baseline.to(inputs).expand_as(inputs)
+    baseline = torch.as_tensor(baseline).to(inputs)
 
     # The score with each patch deleted or kept
     def score_of(images: Tensor) -> Tensor:
@@ -245,26 +235,7 @@ def faithfulness(
 @contextmanager
 def _gradients_on(model: nn.Module) -> Iterator[None]:
     """Compute gradients within the block, with the model in eval mode, whatever is around it."""
-    with ExitStack() as undo:
-        # Activation checkpointing computes a layer again, whose weights would be other tensors.
-        # torch's function is imported under many names, but these parts of it under one only
-        here = threading.get_ident()
-        function = checkpoint.CheckpointFunction
-        hook = checkpoint._checkpoint_hook
-
-        def reentrant(run: Callable[..., Any], preserve: bool, *inputs: Any) -> Any:
-            if threading.get_ident() == here:
-                return run(*inputs)
-            return function.apply(run, preserve, *inputs)
-
-        def saving(frame: Any) -> AbstractContextManager[Any]:
-            return nullcontext() if threading.get_ident() == here else hook(frame)
-
-        undo.enter_context(held(checkpoint, "CheckpointFunction", SimpleNamespace(apply=reentrant)))
-        undo.enter_context(held(checkpoint, "_checkpoint_hook", saving))
-        undo.enter_context(eval_mode(model))
-        undo.enter_context(torch.inference_mode(False))
-        undo.enter_context(torch.enable_grad())
+    with eval_mode(model), torch.inference_mode(False), torch.enable_grad():
         yield
 
 

@@ -23,8 +23,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
-from torch.utils.weak import WeakIdKeyDictionary
 
 from vit.attention import MultiHeadSelfAttention
 from vit.errors import AttentionError
@@ -99,23 +97,10 @@ class Interception(TorchFunctionMode):
         self._weights: dict[nn.Module, Tensor] = {}  # (B, h, N, M) of the layers that run now
         self._fused_multi_head_attention = _copy_with_kernel(self._attend)
 
-        # The number of layers in sequence before each layer, and before a tensor
-        self._before: dict[nn.Module, int] = {}
-        self._depths = WeakIdKeyDictionary()
-        self._depth = 0  # of the running layer's inputs
-
     @property
     def layers(self) -> list[NamedLayer]:
         """The attention layers: those with that name, and others from their first call on."""
         return [(self._parts[layer], layer) for layer in self._numbers]
-
-    def steps(self) -> list[list[int]]:
-        """Return the layers that attended, in the order of tokens; those side by side are one."""
-        steps: dict[int, list[int]] = {}
-        for layer, number in self._numbers.items():
-            if layer in self._before:
-                steps.setdefault(self._before[layer], []).append(number)
-        return [steps[depth] for depth in sorted(steps)]
 
     def _set_layers(self, layers: set[nn.Module]) -> None:
         ordered = [part for part in self._parts if part in layers]
@@ -125,12 +110,12 @@ class Interception(TorchFunctionMode):
     def active(self) -> Iterator[None]:
         """Intercept within the block, in its thread alone.
 
-        Other threads run the model as usual, or wait with a block of their own until this one ends.
+        Other threads run the model unseen, their last digits perhaps those of another kernel, or
+        wait with a block of their own until this one ends.
         The model is left as it was, even if the block raises.
         """
         with ExitStack() as undo:
             undo.enter_context(_capture)
-            undo.callback(self._depths.clear)
             # Compiled code would not see this block; who compiles has imported the compiler, which
             # takes seconds
             if "torch._dynamo" in sys.modules:
@@ -142,48 +127,32 @@ class Interception(TorchFunctionMode):
             before = in_this_thread(self._enter_part)
             after = in_this_thread(self._leave_part)
             for part in self._parts:
-                entering = part.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
+                entering = part.register_forward_pre_hook(before, prepend=True)
                 undo.callback(entering.remove)
-                leaving = part.register_forward_hook(
-                    after, prepend=True, with_kwargs=True, always_call=True
-                )
+                leaving = part.register_forward_hook(after, prepend=True, always_call=True)
                 undo.callback(leaving.remove)
             undo.enter_context(self)
             yield
 
     # --- Which module runs ---
 
-    def _enter_part(self, part: nn.Module, *inputs: Any) -> None:
+    def _enter_part(self, part: nn.Module, _inputs: Any) -> None:
         # a signal may have ended the pass before, after which torch calls no hook
         if part is self._model:
             self._running.clear()
         # a pass of the model, or of a part of it that runs alone
         if not self._running:
             self._attended.clear()
-            for tensor in _tensors(inputs):
-                self._depths.setdefault(tensor, 0)
         self._running.append(part)
 
-    def _leave_part(self, part: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+    def _leave_part(self, part: nn.Module, _inputs: Any, output: Any) -> Any:
         while self._running and self._running.pop() is not part:
             continue
-        # what it computes by functions that torch does not show also comes after its inputs
-        self._set_depth(output, self._depth_of((args, kwargs, output)))
         weights = self._weights.pop(part, None)
         # transformers' layers return (mixed, weights), None for the weights if they are fused
         if part in self._eager and weights is not None and isinstance(output, tuple):
             return (output[0], weights, *output[2:])
         return None
-
-    def _depth_of(self, values: Any) -> int | None:
-        """Return the depth of the deepest of some tensors; None if none is known."""
-        depths = [self._depths.get(tensor) for tensor in _tensors(values)]
-        return max((depth for depth in depths if depth is not None), default=None)
-
-    def _set_depth(self, values: Any, depth: int | None) -> None:
-        if depth is not None:
-            for tensor in _tensors(values):
-                self._depths[tensor] = depth
 
     # --- What it calls ---
 
@@ -195,7 +164,6 @@ class Interception(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         # Within this function the mode is off, so what it calls is not intercepted again
-        options = kwargs or {}
         call: Callable[..., Any] = func
         # timm's XCA attends from channel to channel
         if self._running and type(self._running[-1]).__name__ != "XCA":
@@ -203,18 +171,7 @@ class Interception(TorchFunctionMode):
                 call = self._attend
             elif func is F.multi_head_attention_forward:
                 call = self._multi_head_attention
-
-        depth = self._depth_of((args, options))
-        if call is not func:
-            # Without a path from the inputs, a layer comes after those before
-            if depth is None:
-                depth = 1 + max(self._before.values(), default=-1)
-            self._depth = depth
-            depth += 1
-        result = call(*args, **options)
-        # assignment to a part of a tensor returns nothing
-        self._set_depth(args[:1] if result is None else result, depth)
-        return result
+        return call(*args, **(kwargs or {}))
 
     def _multi_head_attention(
         self,
@@ -263,7 +220,6 @@ class Interception(TorchFunctionMode):
                 f"{name} attends more than once per forward pass, so no single map describes it"
             )
         self._attended.add(layer)
-        self._before[layer] = self._depth
 
         # Heads that share their keys and values have the same ones
         if enable_gqa:
@@ -279,10 +235,6 @@ class Interception(TorchFunctionMode):
         self._weights[layer] = weights
         mixed = self._hook(self._numbers[layer], weights, value)
         return mixed if has_heads else mixed[:, 0]
-
-
-def _tensors(values: Any) -> list[Tensor]:
-    return [value for value in tree_leaves(values) if isinstance(value, Tensor)]
 
 
 def _implementation(part: nn.Module) -> str:

@@ -213,7 +213,6 @@ def attention_statistics(
     model: nn.Module,
     batches: Iterable[Tensor],
     layers: Iterable[int] | None = None,
-    geometry: Geometry | None = None,
 ) -> AttentionStatistics:
     """Return the means over a data set of any size.
 
@@ -227,8 +226,8 @@ def attention_statistics(
         AttentionError: the maps cannot be captured.
         ValueError: there are no images.
     """
-    # Sums over images, by layer: (h, 4), which are distance, its square, entropy, prefix mass
-    sums: dict[int, Tensor] = {}
+    # By layer, of each batch (3, B, h): distance, entropy, prefix mass
+    values: dict[int, list[Tensor]] = {}
 
     def add(layer: int, weights: Tensor) -> None:
         layout = maps.geometry  # of these images: a model may take several sizes
@@ -239,39 +238,26 @@ def attention_statistics(
         after = of_patches[..., layout.patches.stop :].sum(-1)
         prefix_mass = (before + after).mean(-1)
         measures = torch.stack([distance, entropy, prefix_mass])  # (3, B, h)
-
-        # In double precision, so that the spread survives the difference of two large sums; on the
-        # CPU, because Apple's GPUs have none
-        distance, entropy, prefix_mass = measures.cpu().double()
-        measures = torch.stack([distance, distance.square(), entropy, prefix_mass], dim=-1)
-        sums[layer] = sums.get(layer, 0) + measures.sum(0)
+        values.setdefault(layer, []).append(measures.cpu())
 
     # Each layer's weights are measured as they are computed, and not kept
-    count = 0
-    maps = AttentionMaps(model, layers, consume=add, geometry=geometry)
+    maps = AttentionMaps(model, layers, consume=add)
     with eval_mode(model):
         for images in batches:
             with maps:
                 model(images)
-            count += len(images)
 
-    # The means as a table (l, h, 4); heads that a layer does not have stay nan
-    numbers = sorted(sums)
-    heads = max(len(layer_sums) for layer_sums in sums.values())
-    means = torch.full((len(numbers), heads, 4), float("nan"), dtype=torch.double)
-    for row, layer in enumerate(numbers):
-        means[row, : len(sums[layer])] = sums[layer] / count
-
-    # Var(x) = E(x^2) - E(x)^2, which rounding may bring just below 0
-    distance, distance_square, entropy, prefix_mass = means.unbind(-1)
-    variance = (distance_square - distance.square()).clamp(min=0)
+    # The means of a table (3, l, N, h), in double precision
+    numbers = sorted(values)
+    table = torch.stack([torch.cat(values[layer], dim=1) for layer in numbers], dim=1).double()
+    distance, entropy, prefix_mass = table.mean(2).float()
     return AttentionStatistics(
-        images=count,
+        images=table.shape[2],
         layers=torch.tensor(numbers),
-        distance=distance.float(),
-        distance_spread=variance.sqrt().float(),
-        entropy=entropy.float(),
-        prefix_mass=prefix_mass.float(),
+        distance=distance,
+        distance_spread=table[0].std(1, correction=0).float(),
+        entropy=entropy,
+        prefix_mass=prefix_mass,
     )
 
 

@@ -19,11 +19,6 @@ DECODER = (
 )
 
 
-def is_own_folder(source: Source) -> bool:
-    """Return whether config.json says that the weights beside it are ours, in any version."""
-    return str(source.config.get("format")).startswith(f"{NAME}/")
-
-
 def own_hints(source: Source) -> dict[str, Any]:
     """Read config.json or, in a run's checkpoint, the values of the same names."""
     # config.json must be ours, and of this version
@@ -48,8 +43,6 @@ def own_hints(source: Source) -> dict[str, Any]:
     return hints | {"encoder": config["encoder"]}
 
 
-OWN_FOLDER = Format(name=NAME, anchor=ANCHOR, rules=(), hints=own_hints)
-"""Not among `FORMATS`: its names are ours, so no table is read."""
 OWN = Format(
     name=NAME,
     anchor=rf"(?:encoder\.)?{ANCHOR}",  # an autoencoder's in a run's checkpoints

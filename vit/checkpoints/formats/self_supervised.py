@@ -24,11 +24,8 @@ from vit.checkpoints.names import table, within
 from vit.checkpoints.reading import Source
 
 # heads by width, in their code
-MAE_HEADS = {768: 12, 1024: 16, 1280: 16}
-DINO_HEADS = {192: 3, 384: 6, 768: 12, 1024: 16}
-DINOV2_HEADS = {384: 6, 768: 12, 1024: 16, 1536: 24}
+HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1280: 16, 1408: 16, 1536: 24, 1664: 16}
 MOCO_HEADS = {384: 12, 768: 12}
-JEPA_HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1280: 16, 1408: 16, 1664: 16}
 
 
 def of_code(source: Source, key: str, names: str, heads: Mapping[int, int]) -> dict[str, Any]:
@@ -66,7 +63,7 @@ DECODER = (
 def mae_hints(source: Source) -> dict[str, Any]:
     """Read the saved command line, `args`: the size of the images, and the target."""
     names = r"(mae_)?vit_(base|large|huge)_patch\d+(_dec512d8b)?|RETFound_(mae|dinov2)"
-    return of_code(source, "args.model", names, MAE_HEADS) | {
+    return of_code(source, "args.model", names, HEADS) | {
         "encoder": only_given({"image_size": source.values.get("args.input_size")}),
         "norm_pix_loss": source.values.get("args.norm_pix_loss"),
     }
@@ -118,7 +115,7 @@ SWIGLU = table("""
 def dinov2_hints(source: Source) -> dict[str, Any]:
     """Distinguish DINOv2's own files, all with layer scales, from others that have a mask token."""
     if any(key.endswith("ls1.gamma") for key in source.tensors):
-        return {"code": "form", "code_heads": DINOV2_HEADS}
+        return {"code": "form", "code_heads": HEADS}
     return {}
 
 
@@ -132,9 +129,7 @@ DINO = Format(
     ),
     rules=(*ENCODER, *DEIT_III),
     dropped=((r"masked_embed", "iBOT's token for masked patches, used only in its training"),),
-    hints=lambda source: of_code(
-        source, "args.arch", r"(vit|deit)_(tiny|small|base|large)", DINO_HEADS
-    ),
+    hints=lambda source: of_code(source, "args.arch", r"(vit|deit)_(tiny|small|base|large)", HEADS),
 )
 
 DINOV2 = Format(
@@ -189,5 +184,5 @@ JEPA = Format(
     anchor=ANCHOR,
     marks=(r"predictor\.(.*\.)?predictor_blocks\..*", r"prototypes"),
     rules=ENCODER,
-    hints=lambda source: {"code": "form", "code_heads": JEPA_HEADS},
+    hints=lambda source: {"code": "form", "code_heads": HEADS},
 )
