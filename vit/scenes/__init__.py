@@ -152,11 +152,11 @@ def _mean_colours(canvas: Canvas) -> Array:
     packed = colours[..., 0] | colours[..., 1] << 16 | colours[..., 2] << 32  # (n, paints)
 
     # One image at a time, whose samples stay in the CPU's cache
-    sums = np.empty((canvas.n, SIZE, SIZE), np.int64)
-    for palette, top, out in zip(packed, canvas.top, sums, strict=True):
-        samples = palette.take(top, mode="clip")
-        rows = samples[0::SAMPLES] + samples[1::SAMPLES] + samples[2::SAMPLES]
-        np.add(rows[:, 0::SAMPLES] + rows[:, 1::SAMPLES], rows[:, 2::SAMPLES], out=out)
+    summed = []
+    for palette, top in zip(packed, canvas.top, strict=True):
+        samples = palette.take(top).reshape(SIZE, SAMPLES, SIZE, SAMPLES)
+        summed.append(samples.sum(1).sum(2))
+    sums = np.stack(summed)
     channels = [(sums >> shift & 0xFFFF).astype(np.float32) for shift in (0, 16, 32)]
     return np.stack(channels, axis=1) / SAMPLES**2
 
