@@ -143,12 +143,10 @@ def test_training_is_told_what_to_measure():
 
 def test_looking_at_files_imports_nothing_of_data_sets():
     """Nor of training and evaluation."""
-    data = {"vit.data.folder", "vit.data.cache", "vit.data.sources", "vit.scenes"}
     work = {"vit.look.datasets", "vit.training", "vit.evaluation", "vit.train"}
-    assert data | work <= MODULES.keys()
+    assert work <= MODULES.keys()
     assert not closure("vit.look.subject", lazy=False) & work
     assert not closure("vit.look.panels", lazy=False) & work
-    assert not closure("vit.cli.attention", lazy=False) & data
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The law of choosing a device: what was requested, else the best there is, else a refusal."""
+"""The law of choosing a device: what was requested, else the best there is."""
 
 import os
 import warnings

@@ -1,6 +1,8 @@
 """Scores in words: each measure, its error, its baselines and its protocol."""
 
-from vit.metrics import score_lines, usual_scores
+import pytest
+
+from vit.metrics import Measure, score_lines, usual_scores
 
 SCORES = {
     "knn": [
@@ -24,3 +26,18 @@ def test_every_row_is_a_line_with_its_baselines_and_protocol():
     ]  # fmt: skip
     # the first row of a method is the usual one
     assert usual_scores(SCORES)["knn", "accuracy"] == 0.25
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "images", "text"),
+    [
+        ("accuracy", 0.453, 10_000, "45.30% ± 0.50%"),
+        ("accuracy", 0.453, 100, "45% ± 5%"),
+        ("accuracy", 0.453, 0, "45.30%"),
+        ("accuracy", 0.0, 4, "0% (0 of 4)"),
+        ("loss", 0.43123, 100, "0.4312"),
+        ("error", 0.1, 100, "10%"),
+    ],
+)
+def test_a_value_has_as_many_digits_as_its_images_can_tell(kind, value, images, text):
+    assert Measure(kind, "", "").write_with_error(value, images) == text

@@ -1,4 +1,4 @@
-"""The notebooks as they are stored: with outputs, from public names, and with the pages' figures where they quote them."""
+"""The notebooks as they are stored: with outputs, and with the pages' figures where they quote them."""
 
 import json
 import re

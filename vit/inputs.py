@@ -64,6 +64,7 @@ def decode(
     image_size: tuple[int, int],
     prepared: Preparation = OWN,
     remarks: list[str] | None = None,
+    hashed: bool = True,
 ) -> tuple[bytes, int] | str:
     """Return the pixels of an image and its hash, or in a few words why it has none.
 
@@ -77,6 +78,7 @@ def decode(
         image_size: (H, W) of the pixels.
         prepared: how the image is cropped and resized.
         remarks: gets `PAGES` if the file is one of those.
+        hashed: False leaves the hash at 0, because of a large image it takes as long as the rest.
 
     Returns:
         uint8 (3, H, W) for `image_size` = (H, W), and the `image_hash` of the image before it was
@@ -89,7 +91,7 @@ def decode(
                 remarks.append(PAGES)
             upright = as_seen(image)
             pixels = _planes(fit_picture(upright, image_size, prepared))
-            return pixels, image_hash(_planes(upright))
+            return pixels, image_hash(_planes(upright)) if hashed else 0
     except UnidentifiedImageError:
         # Pillow's own message repeats the path
         return "its content is not an image"
@@ -398,11 +400,12 @@ class ModelInputs(Preparation):
         images = []
         for picture in pictures:
             path = str(picture) if isinstance(picture, Path) else picture
-            content = decode(path, self.image_size, self.prepared)
+            content = decode(path, self.image_size, self.prepared, hashed=False)
             if isinstance(content, str):
+                if isinstance(picture, Image.Image):
+                    raise DataError(content)
                 advice = "save it again as JPEG or PNG, or leave it out (--on-bad-image skip)"
-                name = getattr(picture, "filename", picture)
-                raise DataError(f"{name}: {content}; {advice}")
+                raise DataError(f"{picture}: {content}; {advice}")
             pixels = torch.frombuffer(bytearray(content[0]), dtype=torch.uint8)
             images.append(pixels.view(3, *self.image_size))
         return self._in_channels(torch.stack(images))

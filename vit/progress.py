@@ -109,10 +109,10 @@ def work_bar(title: str, total: int, unit: str) -> Bar:
 
     Args:
         title: the work, in a word or two.
-        total: the number of its parts; None if unknown.
+        total: the number of its parts.
         unit: of the parts, e.g. " images".
     """
-    # tqdm replaces the names in braces; without a total it has no time left
+    # tqdm replaces the names in braces
     line = f"{{desc}}  {{n:,}}/{{total:,}}{unit}  {{elapsed}} elapsed  {{remaining}} left"
     return progress_bar(sys.stderr, line, desc=title, total=total, unit=unit, leave=False)
 
@@ -122,8 +122,8 @@ def track(
 ) -> Iterator[T]:
     """Yield `items`, with a bar on stderr that disappears at the end.
 
-    In a file or pipe, it is a line from time to time. Both show the time elapsed and, if the number
-    of items is known, the time left. An item is done when the next is requested.
+    In a file or pipe, it is a line from time to time. Both show the time elapsed and the time
+    left. An item is done when the next is requested.
 
     Args:
         items: one per step of the work.

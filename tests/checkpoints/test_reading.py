@@ -250,7 +250,8 @@ def test_what_training_keeps_beside_the_weights_is_read_past(case, tmp_path):
         assert "weights_only=False" in refused(tmp_path / "old.pth")
 
 
-def test_an_object_is_never_taken_for_weights_and_said(tmp_path):
+@pytest.mark.parametrize("name", ["reg_token", "fc.weight", "blocks.0.ls1.gamma"])
+def test_an_object_in_place_of_a_tensor_of_the_network_is_refused(name, tmp_path):
     state = timm_model().state_dict()
     path = tmp_path / "training.pth"
     torch.save(
@@ -264,9 +265,10 @@ def test_an_object_is_never_taken_for_weights_and_said(tmp_path):
     )
     notes = load_model(path, num_heads=4).origin.report.notes
     assert any("not read" in note and "Slots" in note for note in notes)
-    torch.save({"state_dict": state | {"norm.weight": Slots()}}, path)
-    with pytest.raises(CheckpointError, match=r"norm\.weight.*_only=False"):
+    torch.save({"state_dict": state | {name: Slots()}}, path)
+    with pytest.raises(CheckpointError, match=f"{name} is a .*Slots, not a tensor; .*_only=False"):
         load_model(path, num_heads=4)
+    # nor is what such an object holds taken for weights
     torch.save({"state_dict": Settings(state)}, path)
     with pytest.raises(CheckpointError, match=r"not read, .*Settings: who trusts"):
         load_model(path, num_heads=4)

@@ -120,7 +120,7 @@ def test_images_that_cannot_be_read_are_left_out_on_request(
 # --- Which data ----------------------------------------------------------------------------------
 
 
-def test_data_is_named_alike_everywhere(tmp_path, monkeypatch):
+def test_data_is_a_name_or_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("pictures", "scenes"):
         (tmp_path / name).mkdir()

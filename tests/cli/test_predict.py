@@ -46,6 +46,14 @@ def test_table_json_and_csv_say_what_predict_does(called, tmp_path):
         assert list(csv.reader(file))[1:] == shown
 
 
+def test_a_photo_named_twice_is_predicted_once(called):
+    """A file that also lies in a folder, by whatever path; a copy or a link of it is another file."""
+    _, said, _ = called("predict encoder data/cat/3.png ./data data/cat --json")
+    files = [row["file"] for row in json.loads(said)]
+    assert (files[0], len(files)) == ("data/cat/3.png", 24)
+    assert len({os.path.abspath(file) for file in files}) == 24
+
+
 def test_a_name_of_any_bytes_is_no_obstacle(called, tmp_path):
     odd = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.png")
     shutil.copy("one.png", odd)

@@ -164,8 +164,9 @@ def test_bad_items_are_left_out_on_request_but_no_item_with_a_bad_label(load):
     class Named(list):
         classes = ("ape", "bee")
 
-    with pytest.raises(DataError, match="label 2; the 2 classes are numbered from 0"):
-        load(Named(items), Named())
+    for train, test in ((items, items[:1]), (items[:1], items)):
+        with pytest.raises(DataError, match="label 2; the 2 classes are numbered from 0"):
+            load(Named(train), Named(test))
 
 
 # --- Hugging Face --------------------------------------------------------------------------------

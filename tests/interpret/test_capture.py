@@ -275,6 +275,19 @@ def test_a_layer_is_where_the_call_happens(kind, chosen):
         assert torch.equal(consumed[number], maps.weights[number])
 
 
+class Backwards(nn.Sequential):
+    def forward(self, x: Tensor) -> Tensor:
+        for part in reversed(self):
+            x = part(x)
+        return x
+
+
+@torch.no_grad()
+def test_steps_are_in_the_order_of_the_pass():
+    model = Backwards(Mixer(), Mixer())
+    assert captured(model, torch.randn(3, 5, 8)).steps == [[1], [0]]
+
+
 def test_what_has_no_attention_or_an_unknown_layout_is_refused():
     nothing = nn.Sequential(nn.Conv2d(3, 4, 1))
     refusal = pytest.raises(AttentionError, match="Sequential has no attention layers")

@@ -19,6 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from vit.checkpoints.architecture import SIZES, read_architecture
+from vit.checkpoints.heads import NAMES
+from vit.checkpoints.names import map_in
 from vit.checkpoints.network import Network, recognise
 from vit.checkpoints.reading import (
     Source,
@@ -35,7 +37,7 @@ from vit.inputs import INTERPOLATIONS, Normalization
 from vit.load_options import LoadOptions
 from vit.mae import Model
 from vit.pretrained import located
-from vit.weights import NAME, TRAINED_ON, Origin, build_model, no_images
+from vit.weights import FORMAT, NAME, TRAINED_ON, Origin, build_model, no_images
 
 ADVICE = (
     "num_classes 0 leaves the head out, part encoder what is not the encoder; name tensors, or "
@@ -196,6 +198,11 @@ def read_network(source: Source, options: LoadOptions) -> Network:
     try:
         # its format, our names for its tensors, its architecture
         network = recognise(source, options)
+        # an object in place of a tensor that the network may lack would make it another network
+        for key, kind in source.unread.items():
+            name = key.removeprefix(network.prefix)
+            if name.partition(".")[0] in NAMES or map_in(network.format.rules, [name]):
+                raise network.error(f"{key} is a {kind}, not a tensor")
         types = dict.fromkeys(source.unread.values())
         if types:
             network.note(
@@ -351,7 +358,7 @@ def origin_of(network: Network) -> Origin:
     trained_on = no_images()
     if usual.name == NAME and "trained_on" in source.values:
         trained_on = torch.tensor(source.values["trained_on"], dtype=torch.int64)
-    if source.files and "sha256" in source.config:
+    if source.config.get("format") == FORMAT and "sha256" in source.config:
         beside = source.files[0].parent / TRAINED_ON
         if beside.is_file():
             trained_on = _read_hashes(beside)

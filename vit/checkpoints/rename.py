@@ -41,8 +41,7 @@ KERNELS = "patch_embed.proj.weight"
 
 def rename(network: Network) -> None:
     """Set the network's `tensors`, by our names, and `unplaced`, the names of all others."""
-    # the names of our own folder are ours; elsewhere the table is for all in the network but the
-    # classifier, which may stand anywhere
+    # the table is for all in the network but the classifier, which may stand anywhere
     tensors = network.source.tensors
     rules = rules_of(network.source, network.format, network.prefix)
 

@@ -219,4 +219,7 @@ def _decoded(
 
         # a wrong label is no reason to leave an image out
         number = -1 if label is None else max(operator.index(label), -1)
-        yield title, content, number_of.get(number, number)
+        if names and number >= 0:
+            # one outside of its own classes is none of the training data's either
+            number = number_of.get(number, max(number, len(label_of)))
+        yield title, content, number

@@ -128,11 +128,18 @@ class AttentionMaps:
 
         A step is one layer, or several side by side, none of which depends on another.
         """
+        numbers = {self.names[layer]: layer for layer in self.weights}
         steps: dict[str, list[int]] = {}
-        for layer in self.weights:
-            # timm's layers side by side stand in a list of their block, called attns
-            block = self.names[layer].partition(".attns.")[0]
-            steps.setdefault(block, []).append(layer)
+        # in the order in which they ran
+        for name in self._kept:
+            if name not in numbers:
+                continue
+            # timm has layers side by side in one block
+            place = f".{name}".partition(".attns.")[0]
+            block = self._model.get_submodule(place[1:])
+            if type(block).__name__ != "ParallelThingsBlock":
+                place = name
+            steps.setdefault(place, []).append(numbers[name])
         return [*steps.values()]
 
     def __enter__(self) -> AttentionMaps:

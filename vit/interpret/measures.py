@@ -9,10 +9,12 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from vit.errors import AttentionError
 from vit.interpret.capture import AttentionMaps
@@ -214,17 +216,16 @@ def attention_statistics(
     batches: Iterable[Tensor],
     layers: Iterable[int] | None = None,
 ) -> AttentionStatistics:
-    """Return the means over a data set of any size.
+    """Return the means over a data set.
 
     Args:
         model: as for `AttentionMaps`; every batch runs through it once, in eval mode.
-        batches: of inputs (B, C, H, W), normalised; read one by one.
+        batches: of inputs (B, C, H, W), normalised; read one by one. Of each image, three numbers
+            for each head are kept.
         layers: numbers of the attention layers, negative from the last; None for all.
-        geometry: layout of the tokens; None to take it from the model and the images.
 
     Raises:
         AttentionError: the maps cannot be captured.
-        ValueError: there are no images.
     """
     # By layer, of each batch (3, B, h): distance, entropy, prefix mass
     values: dict[int, list[Tensor]] = {}
@@ -247,15 +248,18 @@ def attention_statistics(
             with maps:
                 model(images)
 
-    # The means of a table (3, l, N, h), in double precision
+    # Over images, in double precision; heads that a layer does not have stay nan
     numbers = sorted(values)
-    table = torch.stack([torch.cat(values[layer], dim=1) for layer in numbers], dim=1).double()
-    distance, entropy, prefix_mass = table.mean(2).float()
+    of_layers = [torch.cat(values[layer], dim=1).double() for layer in numbers]  # (3, N, h) each
+    table = partial(pad_sequence, batch_first=True, padding_value=math.nan)
+    means = table([measures.mean(1).T for measures in of_layers]).float()  # (l, h, 3)
+    spread = table([measures[0].std(0, correction=0) for measures in of_layers]).float()
+    distance, entropy, prefix_mass = means.unbind(-1)
     return AttentionStatistics(
-        images=table.shape[2],
+        images=of_layers[0].shape[1],
         layers=torch.tensor(numbers),
         distance=distance,
-        distance_spread=table[0].std(1, correction=0).float(),
+        distance_spread=spread,
         entropy=entropy,
         prefix_mass=prefix_mass,
     )

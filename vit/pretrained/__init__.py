@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def located(name: str) -> Path | None:
 
     # a path, or else a name
     path = user_path(name)
-    if path.exists():
+    if os.path.exists(path):
         return path
     if name.startswith(("timm/", "hf/")):
         return None

@@ -42,8 +42,7 @@ VALIDATION = (
 class MetricsFile(Callback):
     """Writes metrics.jsonl, a JSON object per line.
 
-    There is one for the first step, one for the last, and some between
-    (`RunConfig.steps_between_lines`).
+    There is one for the first step, one for the last, and some between (`Run.has_line`).
 
     Args:
         path: the file; lines written after the checkpoint are removed, because their steps are

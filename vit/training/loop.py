@@ -88,7 +88,7 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
     Every process draws the whole batch, and computes its own rows.
 
     No step waits for a GPU. The device itself records the first step that was not finite, and makes
-    no update from there on; the record is read every `RunConfig.steps_between_lines` steps (at each
+    no update from there on; the record is read at each step with a line (`Run.has_line`; at each
     step where `Compute.checks_each_step`), and ends the run.
     """
     # 1. The same for all steps
