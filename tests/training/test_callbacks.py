@@ -31,11 +31,9 @@ def run_at(step: int, total: int = 12, **settings: object) -> SimpleNamespace:
     config = Config.from_settings(
         {"train.epochs": 2, "optim.warmup_epochs": 0, "data.val_size": 1, **settings}
     )
-    run = SimpleNamespace(
+    return SimpleNamespace(
         step=step, seconds=0.0, total_steps=total, config=config, callback_states=None
     )
-    run.has_line = partial(Run.has_line, run)
-    return run
 
 
 # --- metrics.jsonl --------------------------------------------------------------------------------

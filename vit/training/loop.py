@@ -72,7 +72,7 @@ def asks_to_stop(run: Run) -> bool:
     # on GPUs an exchange in every step would let all hosts wait for the slowest
     if run.dist.world_size == 1 or run.compute.device.type == "cpu":
         return True
-    return run.has_line(run.step)
+    return run.step % run.config.run.steps_between_lines(run.total_steps) == 0
 
 
 def save(run: Run, callbacks: Sequence[Callback], checkpoints: Path) -> None:
@@ -88,7 +88,7 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
     Every process draws the whole batch, and computes its own rows.
 
     No step waits for a GPU. The device itself records the first step that was not finite, and makes
-    no update from there on; the record is read at each step with a line (`Run.has_line`; at each
+    no update from there on; the record is read every `RunConfig.steps_between_lines` steps (at each
     step where `Compute.checks_each_step`), and ends the run.
     """
     # 1. The same for all steps
@@ -147,7 +147,8 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
         first_bad = values["first_bad"]
         epoch = (step + 1) / per_epoch
         done = Step(step=step + 1, epoch=epoch, lr=lr, images=batch_images, values=values)
-        if compute.checks_each_step or run.has_line(step + 1):
+        is_read = compute.checks_each_step or step + 1 == total
+        if is_read or (step + 1) % config.run.steps_between_lines(total) == 0:
             done.check()
 
         # 4. Everything that follows the weights

@@ -108,15 +108,6 @@ class Run:
     def total_steps(self) -> int:
         return self.config.train.epochs * self.config.steps_per_epoch(len(self.data.train))
 
-    def has_line(self, step: int) -> bool:
-        """Return whether metrics.jsonl gets a line of a step (from 1).
-
-        The first and the last have one; the others are 1 to 10 steps apart, at most a fiftieth of
-        the run.
-        """
-        every = min(max(self.total_steps // 50, 1), 10)
-        return step in (1, self.total_steps) or step % every == 0
-
     @property
     def held_steps(self) -> int:
         """The step whose checkpoint is kept, for a longer run; 0 for none."""
