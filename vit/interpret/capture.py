@@ -119,8 +119,8 @@ class AttentionMaps:
         Every row sums to 1, except under dropout, or where a mask allows a query no key.
         """
         names = self.names
-        kept = self._kept
-        return {layer: kept[names[layer]] for layer in self.layers if names[layer] in kept}
+        captured = self._kept
+        return {layer: captured[names[layer]] for layer in self.layers if names[layer] in captured}
 
     @property
     def steps(self) -> list[list[int]]:

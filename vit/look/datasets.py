@@ -135,8 +135,8 @@ def of_images(names: Sequence[str], on_bad_image: OnBadImage = "stop") -> Collec
         for file in inside:
             folder, base = os.path.split(file)
             files.setdefault(os.path.join(os.path.realpath(folder), base), file)
-    found = list(files.values())
-    chosen = [found[number] for number in _chosen(found, 0, on_bad_image)]
+    paths = list(files.values())
+    chosen = [paths[number] for number in _chosen(paths, 0, on_bad_image)]
     # they have neither splits nor classes
     count = len(chosen)
     return Collection(chosen, chosen, "image files", [""] * count, [-1] * count)
