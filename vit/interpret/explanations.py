@@ -31,7 +31,8 @@ def relevance(
     mean over heads of max(gradient * A, 0); per image. Layers side by side add their C to one step.
 
     Args:
-        model: the relevance passes through its attention layers; left as it was.
+        model: the relevance passes through its attention layers, which are not computed twice to
+            save memory (activation checkpointing); left as it was.
         inputs: (B, C, H, W), normalised.
         score: the index of a class if `run` returns logits (B, classes); else a function from
             what it returns to one score per image (B,).
@@ -85,8 +86,8 @@ def legrad(
     heads, queries and layers; per image.
 
     Args:
-        model: with one attention in each of its layers, or several side by side; left as it
-            was.
+        model: with one attention in each of its layers, or several side by side; no layer is
+            computed twice (activation checkpointing); left as it was.
         inputs: (B, C, H, W), normalised.
         score: the index of a class if `head` returns logits (B, classes); else a function from
             what it returns to one score per image (B,).
