@@ -78,7 +78,7 @@ def decode(
         image_size: (H, W) of the pixels.
         prepared: how the image is cropped and resized.
         remarks: gets `PAGES` if the file is one of those.
-        hashed: False leaves the hash at 0, because of a large image it takes as long as the rest.
+        hashed: False leaves the hash at 0; of a large image, it takes as long as the rest.
 
     Returns:
         uint8 (3, H, W) for `image_size` = (H, W), and the `image_hash` of the image before it was

@@ -291,10 +291,15 @@ def assign_weights(network: Network) -> Model:
     # already and is not copied again, because freed copies would stay in the heap.
     model = network.model
     names = _names_in(model)
+    borrowed = set()
+    for value in network.source.tensors.values():
+        # a sparse one, beside the network, has no storage
+        if value.layout is torch.strided:
+            borrowed.add(value.untyped_storage().data_ptr())
     state: dict[str, Tensor] = {}
     for ours, tensor in network.tensors.items():
-        value = tensor.value.to(torch.float32, copy=not tensor.changes)
-        state[names[ours]] = value.contiguous()
+        copy = tensor.value.untyped_storage().data_ptr() in borrowed
+        state[names[ours]] = tensor.value.to(torch.float32, copy=copy).contiguous()
 
     # what the checkpoint lacks is taken from a new model, with no more layers than that needs
     missing = network.report.missing

@@ -62,9 +62,9 @@ class KeyRule:
         if self.change == "stack":
             return torch.cat(tensors)
         if self.change == "pixels":
-            return rearrange(tensors[0], "(pixel c) ... -> (c pixel) ...", c=channels).clone()
+            return rearrange(tensors[0], "(pixel c) ... -> (c pixel) ...", c=channels)
         if self.change == "sequence":
-            return tensors[0].transpose(0, 1).clone()
+            return tensors[0].transpose(0, 1)
         return tensors[0]
 
     def write(self, tensor: Tensor, channels: int) -> list[Tensor]:
