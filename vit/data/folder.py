@@ -61,9 +61,11 @@ def load_folder(
     train_files, *test_files = splits.values()
     class_names = tuple(sorted({class_name for class_name, _ in train_files} - {""}))
     label_of = {name: label for label, name in enumerate(class_names)} or {"": -1}
+    # a cache names its files alike, however the folder is named
+    place = os.path.realpath(root)
 
     def load(split: str, files: list[File], size: Size | None) -> ImageSet:
-        paths = [os.path.join(root, name) for _, name in files]
+        paths = [os.path.join(place, name) for _, name in files]
         # they would count as unlabelled
         for class_name, name in files:
             if class_name not in label_of:
@@ -71,7 +73,7 @@ def load_folder(
                 raise DataError(f"{root / name} is of {problem}; rename its folder")
         labels = [label_of[class_name] for class_name, _ in files]
         images = cached(
-            cache_path(cache, os.path.realpath(root), split, image_size, prepared),
+            cache_path(cache, place, split, image_size, prepared),
             # the key changes with every file that is added, removed, renamed, replaced or written
             # to, and with a new class among the training images, which renumbers the others
             (class_names, prepared, files, list(map(times_of, paths))),
@@ -83,7 +85,7 @@ def load_folder(
             on_bad_image,
         )
         skipped = set(images.skipped)
-        names = [name for _, name in files if one_line(os.path.join(root, name)) not in skipped]
+        names = [name for _, name in files if one_line(os.path.join(place, name)) not in skipped]
         return replace(images, class_names=class_names, files=tuple(names))
 
     # The training images decide the size of both splits. Images prepared for a model have its input
