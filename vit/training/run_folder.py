@@ -222,9 +222,12 @@ class RunFolder(RunFiles):
         """Remove the files of a run that becomes longer: those of steps after `step`.
 
         A kill at any point leaves a run that can be resumed. Metrics and dynamics are cut where
-        they are continued; model and figures stay until those of the longer run replace them.
+        they are continued; the model stays until that of the longer run replaces it.
         """
         self.summary.unlink(missing_ok=True)
+        for path in self.all:
+            if path.suffix == ".png":
+                path.unlink(missing_ok=True)
         # the last first, so that none is missing between others
         for path in reversed(saved_states(self.checkpoints)):
             if step_of(path) > step:
