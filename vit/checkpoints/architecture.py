@@ -165,16 +165,17 @@ def _read_heads(network: Network, part: str, width: int) -> int:
     if heads is not None:
         return int(heads)
 
-    # The code that made the file has usual heads for a width, which the name of an architecture
-    # confirms; the name of MAE's says nothing about its decoder.
-    code = network.hints.code_heads if part == "encoder" else {}
+    # The usual ones for a width, which the name of an architecture confirms, but for the decoder of
+    # MAE's. Some code has others.
+    by_name = part == "encoder" and network.hints.code == "named"
+    code = network.hints.code_heads if part == "encoder" and network.hints.code else {}
     usual = USUAL_HEADS[part]
     heads = code.get(width) or usual.get(width) or max(width // 64, 1)
     reason = "usual for this width" if width in usual else "64 channels per head"
     if width in code:
         reason = f"as in the code of {network.format.name}"
     text = f"{heads} heads of the {part}, {reason}"
-    if width in code and network.hints.code == "named":
+    if by_name:
         network.note(text)
     else:
         network.assume(text, option)
@@ -249,12 +250,13 @@ def _read_positions(network: Network, encoder: dict[str, Any]) -> None:
 
 
 def _compare(network: Network, settings: dict[str, Any], hints: dict[str, Any]) -> None:
-    """Refuse hints that contradict the settings that the tensors show."""
+    """Refuse hints that contradict the settings that the tensors show or the options ask for."""
     for key, hint in hints.items():
         # the settings' images may end within a patch
         if key != "image_size" and settings.get(key, hint) != hint:
+            shown = "your option" if getattr(network.options, key, None) else "its tensors"
             raise network.error(
-                f"its settings say {key} {size_text(hint)}, its tensors {size_text(settings[key])}"
+                f"its settings say {key} {size_text(hint)}, {shown} {size_text(settings[key])}"
             )
 
 

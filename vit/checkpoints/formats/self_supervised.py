@@ -8,7 +8,6 @@ facebookresearch/moco-v3, msn and ijepa.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from vit.checkpoints.formats.format import Format, only_given
@@ -23,25 +22,20 @@ from vit.checkpoints.formats.timm import (
 from vit.checkpoints.names import table, within
 from vit.checkpoints.reading import Source
 
-# heads by width, in their code
-HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1280: 16, 1408: 16, 1536: 24, 1664: 16}
-MOCO_HEADS = {384: 12, 768: 12}
 
-
-def of_code(source: Source, key: str, names: str, heads: Mapping[int, int]) -> dict[str, Any]:
-    """Return the code's `heads`, unless the file names an architecture that its code lacks.
+def of_code(source: Source, key: str, names: str) -> dict[str, Any]:
+    """Return that the code made the file, unless it names an architecture that the code lacks.
 
     Args:
         source: the checkpoint.
         key: of the name of the architecture in the saved options.
         names: regular expression for the names that the code knows.
-        heads: by width, in the code.
     """
     name = source.values.get(key)
     if name is None:
-        return {"code": "form", "code_heads": heads}
+        return {"code": "form"}
     if re.fullmatch(names, str(name)):
-        return {"code": "named", "code_heads": heads}
+        return {"code": "named"}
     return {}
 
 
@@ -63,7 +57,7 @@ DECODER = (
 def mae_hints(source: Source) -> dict[str, Any]:
     """Read the saved command line, `args`: the size of the images, and the target."""
     names = r"(mae_)?vit_(base|large|huge)_patch\d+(_dec512d8b)?|RETFound_(mae|dinov2)"
-    return of_code(source, "args.model", names, HEADS) | {
+    return of_code(source, "args.model", names) | {
         "encoder": only_given({"image_size": source.values.get("args.input_size")}),
         "norm_pix_loss": source.values.get("args.norm_pix_loss"),
     }
@@ -115,7 +109,7 @@ SWIGLU = table("""
 def dinov2_hints(source: Source) -> dict[str, Any]:
     """Distinguish DINOv2's own files, all with layer scales, from others that have a mask token."""
     if any(key.endswith("ls1.gamma") for key in source.tensors):
-        return {"code": "form", "code_heads": HEADS}
+        return {"code": "form"}
     return {}
 
 
@@ -129,7 +123,7 @@ DINO = Format(
     ),
     rules=(*ENCODER, *DEIT_III),
     dropped=((r"masked_embed", "iBOT's token for masked patches, used only in its training"),),
-    hints=lambda source: of_code(source, "args.arch", r"(vit|deit)_(tiny|small|base|large)", HEADS),
+    hints=lambda source: of_code(source, "args.arch", r"(vit|deit)_(tiny|small|base|large)"),
 )
 
 DINOV2 = Format(
@@ -154,6 +148,9 @@ DINOV2 = Format(
 
 # ---- MoCo v3, MSN, I-JEPA ------------------------------------------------------------------------
 
+# by width
+OF_MOCO: dict[str, Any] = {"code_heads": {384: 12, 768: 12}}
+
 
 def moco_hints(source: Source) -> dict[str, Any]:
     """Recognise MoCo v3's files by their two encoders or by the fixed positions of its classifiers.
@@ -164,9 +161,9 @@ def moco_hints(source: Source) -> dict[str, Any]:
     for key, tensor in source.tensors.items():
         has_table = key.endswith("pos_embed") and tensor.ndim == 3 and not tensor.is_meta
         if re.search(r"(base|momentum)_encoder\.", key):
-            return of_code(source, "arch", r"vit_(conv_)?(small|base)", MOCO_HEADS)
+            return of_code(source, "arch", r"vit_(conv_)?(small|base)") | OF_MOCO
         if has_table and not tensor[0, 0].any():
-            return {"code": "form", "code_heads": MOCO_HEADS}
+            return {"code": "form"} | OF_MOCO
     return {}
 
 
@@ -184,5 +181,5 @@ JEPA = Format(
     anchor=ANCHOR,
     marks=(r"predictor\.(.*\.)?predictor_blocks\..*", r"prototypes"),
     rules=ENCODER,
-    hints=lambda source: {"code": "form", "code_heads": HEADS},
+    hints=lambda source: {"code": "form"},
 )

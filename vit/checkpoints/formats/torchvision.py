@@ -9,8 +9,6 @@ from vit.checkpoints.formats.format import Format
 from vit.checkpoints.names import table, within
 from vit.checkpoints.reading import Source
 
-# heads by width and depth, in its functions; its class takes any
-HEADS = {(768, 12): 12, (1024, 24): 16, (1280, 32): 16}
 # linear_1 and linear_2 are the names in the published files
 BLOCK = table("""
     norm1.@         ln_1.@
@@ -36,10 +34,7 @@ def torchvision_hints(source: Source) -> dict[str, Any]:
     # patch kernels (D, C, p, p), position table (1, 1 + L, D), MLP
     width, _, patch_size, _ = _shape(source, "conv_proj.weight")
     _, length, _ = _shape(source, "encoder.pos_embedding")
-    depth = sum(name.endswith(".ln_1.weight") for name in source.tensors)
     hints: dict[str, Any] = {"code": "form"}
-    if (width, depth) in HEADS:
-        hints["code_heads"] = {width: HEADS[width, depth]}
     image_size = patch_size * math.isqrt(length)
 
     # SWAG's vit_h_14, vit_b_16 and vit_l_16
