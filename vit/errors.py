@@ -74,7 +74,7 @@ class TrainingError(UserError):
 
 
 class AttentionError(UserError):
-    """Attention that cannot be captured, or a layer, head or patch that does not exist."""
+    """Attention that cannot be captured, or a layer or patch that does not exist."""
 
 
 class Stopped(KeyboardInterrupt):

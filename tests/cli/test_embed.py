@@ -80,6 +80,10 @@ def test_a_limited_data_set_keeps_the_numbers_of_its_images(embedded, monkeypatc
 def test_an_image_that_cannot_be_read_leaves_nothing_or_is_left_out(
     embedded, refused, models, tmp_path
 ):
+    # no run can split this one
+    shutil.copytree("data", tmp_path / "few", ignore=shutil.ignore_patterns("[!0]*.png"))
+    assert set(embedded("mae", tmp_path / "few")["splits"]) == {"train"}
+
     whole = embedded("mae data")
     shutil.copytree("data", tmp_path / "data")
     (tmp_path / "data" / "cat" / "3.png").write_text("no image")

@@ -48,6 +48,7 @@ REFUSED = {
     "report": [
         ("begun --out mine.html", "mine.html is not a vit report"),
     ],
+    "similar": [("encoder one.png two.png", "'two.png' is no folder")],
 }  # fmt: skip
 CASES = [(command, *case) for command, cases in REFUSED.items() for case in cases]
 

@@ -28,10 +28,10 @@ from vit.config import (
     NonNegative,
     OnBadImage,
     Positive,
-    Probability,
     Settings,
     Share,
     Whole,
+    Within,
 )
 from vit.load_options import LoadOptions
 from vit.runs import QUICKSTART, TrainCommand, train_command
@@ -89,7 +89,7 @@ SHOWN_IMAGES = (
     OR_DATA,
     ROOT,
     ("--count N", Positive, 8, "number of images from --data: test images, if there are any"),
-    ("--mask X", Probability, None, "mask this fraction of the patches, e.g. 0.75"),
+    ("--mask X", Within, None, "mask this fraction of the patches, e.g. 0.75"),
     ("--seed N", NonNegative, 0, "seed of the mask"),
     BAD_IMAGE,
 )
@@ -254,7 +254,7 @@ COMMANDS: dict[str, Command] = {
             ),
             (
                 "--head N|mean|all",
-                Whole | Literal["mean", "all"],
+                NonNegative | Literal["mean", "all"],
                 "all",
                 "from 0; all: every head and their mean",
             ),

@@ -33,6 +33,8 @@ def run(options: Namespace) -> int:
     if options.out is not None:
         output_file(options.out, PAGE, overwrite=options.overwrite)
     if options.features is None:
+        if os.path.isfile(options.folder):
+            raise ConfigError(f"{options.folder!r} is no folder; name the image, then a folder")
         files = of_images([options.folder], options.on_bad_image).files
 
     # The features of all images, (N, D), and which are nearest

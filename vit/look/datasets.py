@@ -36,7 +36,7 @@ def of_data(
         data: "cifar10", "cifar100", "scenes", or a folder of images.
         image_size: (H, W) of the model's input, on which a folder's splits may depend.
         root: folder that holds CIFAR's archive, or gets it.
-        count: at most so many of each split, evenly spaced; 0: all.
+        count: at most so many of each split, spread over it; 0: all.
         on_bad_image: at an unreadable file, stop, or leave it out.
         both_splits: training images, then test images, as in a run on them; else only the test
             images, or all images of a folder without any.
@@ -107,10 +107,13 @@ def _of_data_set(
 def _as_split(root: Path, files: list[File], image_size: tuple[int, int]) -> dict[str, list[File]]:
     """Return the files of a folder without a test folder by split, as a run on it splits them.
 
-    A file that cannot be read is a training file.
+    A file that cannot be read is a training file, and so is each of a folder that no run can split.
     """
     config = DataConfig(source="folder", root=str(root), on_bad_image="skip")
-    held_out = set(load_data(config, image_size).test.files)
+    try:
+        held_out = set(load_data(config, image_size).test.files)
+    except DataError:
+        return {"train": files}
     train = [file for file in files if file[1] not in held_out]
     return {"train": train, "test": [file for file in files if file[1] in held_out]}
 
@@ -143,14 +146,14 @@ def of_images(names: Sequence[str], on_bad_image: OnBadImage = "stop") -> Collec
 
 
 def _chosen(paths: Sequence[str | Path], count: int, on_bad_image: OnBadImage) -> list[int]:
-    """Return the numbers of up to `count` files, evenly spaced, 0: of all; "skip": to be read."""
+    """Return the numbers of up to `count` files, spread over all, 0: of all; "skip": to be read."""
     numbers: list[int] = spread(len(paths), count).tolist()
     if on_bad_image == "stop":
         return numbers
     readable = []
     for number in track(numbers, "checking", unit=" images"):
         # a small size, because the pixels are not used
-        content = decode(str(paths[number]), (8, 8))
+        content = decode(str(paths[number]), (8, 8), hashed=False)
         if isinstance(content, tuple):
             readable.append(number)
         else:

@@ -245,7 +245,7 @@ def photo_of(path: str | Path, origin: Origin, longest: int = PHOTO) -> bytes:
     if scale <= 1:
         return b""
     size = (round(scale * rows), round(scale * columns))
-    content = decode(str(path), size, origin.prepared)
+    content = decode(str(path), size, origin.prepared, hashed=False)
     if isinstance(content, str):
         return b""
 
