@@ -19,6 +19,7 @@ from vit.interpret import (
     attention_entropy,
     attention_rollout,
     attention_statistics,
+    geometry_of,
     head_ablation,
     measures,
     top_mass_mask,
@@ -191,7 +192,10 @@ def test_half_precision_does_not_overflow():
 
 def test_batches_add_up_to_the_whole():
     model, images = wide_encoder(registers=2), torch.randn(7, 3, 8, 12)
-    means = attention_statistics(model.train(), images.split(3), layers=[-1, 0])
+    # a module of one's own does not say where its tokens lie
+    own = nn.Sequential(model, nn.Identity()).train()
+    layout = geometry_of(model)
+    means = attention_statistics(own, images.split(3), layers=[-1, 0], geometry=layout)
     assert model.training
     assert (means.images, means.layers.tolist()) == (7, [0, 2])
     maps = captured(model.eval(), images)

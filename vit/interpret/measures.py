@@ -215,11 +215,13 @@ def attention_statistics(
     model: nn.Module,
     batches: Iterable[Tensor],
     layers: Iterable[int] | None = None,
+    geometry: Geometry | None = None,
 ) -> AttentionStatistics:
     """Return the means over a data set.
 
     Args:
-        model: as for `AttentionMaps`; every batch runs through it once, in eval mode.
+        model, geometry: as for `AttentionMaps`; every batch runs through the model once, in eval
+            mode.
         batches: of inputs (B, C, H, W), normalised; read one by one. Of each image, three numbers
             for each head are kept.
         layers: numbers of the attention layers, negative from the last; None for all.
@@ -242,7 +244,7 @@ def attention_statistics(
         values.setdefault(layer, []).append(measures.cpu())
 
     # Each layer's weights are measured as they are computed, and not kept
-    maps = AttentionMaps(model, layers, consume=add)
+    maps = AttentionMaps(model, layers, geometry=geometry, consume=add)
     with eval_mode(model):
         for images in batches:
             with maps:
