@@ -157,9 +157,10 @@ def test_a_wrong_value_is_answered_alike_in_a_file_a_word_and_a_mapping():
 
 
 def test_null_on_the_command_line_leaves_a_setting_to_its_preset():
-    path = config_file("model: {depth: 3, layer_scale: 0.1}")
-    model = parse("--config", path, "--model.depth=null", "--model.layer_scale=null").model
-    assert (model.depth, model.layer_scale) == (None, None)
+    path = config_file("model: {depth: 3, layer_scale: 0.1}\ntrain:  # nothing")
+    nulls = ["--model.depth=null", "--model.layer_scale=null"]
+    config = parse("--config", path, *nulls, "--train.epochs=3")
+    assert (config.model.depth, config.model.layer_scale) == (None, None)
 
 
 @pytest.mark.parametrize("word", ["--resu", "more", "--out"])

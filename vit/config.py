@@ -246,7 +246,7 @@ def flat_settings(sections: Mapping[str, Any]) -> dict[str, Any]:
     for name, section in sections.items():
         if isinstance(section, Mapping):
             settings |= {f"{name}.{key}": value for key, value in section.items()}
-        else:
+        elif section is not None:  # it may hold only comments
             settings[str(name)] = section
     return settings
 

@@ -300,11 +300,11 @@ class Normalization:
         self._columns: dict[tuple[torch.device, torch.dtype], Tensor] = {}
 
     @classmethod
-    def measured_on(cls, images: Images, most: int = 10_000) -> Normalization:
-        """Measure it on uint8 images (N, C, H, W), on at most `most` of them, evenly spaced."""
+    def measured_on(cls, images: Images) -> Normalization:
+        """Measure it on uint8 images (N, C, H, W), on at most 10,000 of them, evenly spaced."""
         # how often each channel has each of the 256 values; counting makes the result exact
         counts = torch.zeros(images.shape[1], 256, dtype=torch.float64)
-        count = min(len(images), most)
+        count = min(len(images), 10_000)
         chosen = torch.arange(count) * len(images) // count
         # a few images at a time, because each pixel takes 8 bytes here
         at_once = max(2**22 // (images.shape[-2] * images.shape[-1]), 1)
@@ -404,8 +404,9 @@ class ModelInputs(Preparation):
             if isinstance(content, str):
                 if isinstance(picture, Image.Image):
                     raise DataError(content)
-                advice = "save it again as JPEG or PNG, or leave it out (--on-bad-image skip)"
-                raise DataError(f"{picture}: {content}; {advice}")
+                advice = "save it again as JPEG or PNG, or leave it out"
+                option = "on the command line, with --on-bad-image skip"
+                raise DataError(f"{picture}: {content}; {advice} ({option})")
             pixels = torch.frombuffer(bytearray(content[0]), dtype=torch.uint8)
             images.append(pixels.view(3, *self.image_size))
         return self._in_channels(torch.stack(images))

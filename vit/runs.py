@@ -103,6 +103,9 @@ def config_of_run(out: Path) -> Config:
         version = "an earlier version"
         if written:
             version = f"version {written[1]}"
+        # a file that was edited, or an objective of one's own
+        if version == f"version {__version__}":
+            raise
         problem = f"{version} of this program has written {saved}; continue the run with that one"
         raise ConfigError("--resume", f"{problem} ({error})") from error
 

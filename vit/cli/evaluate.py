@@ -173,6 +173,9 @@ def write_results(out: Path, results: dict[str, Any], data: Dataset) -> None:
         tested = data.tested
         if row["images"] > len(data.test):
             tested = plural(row["images"], "image")
+        # their answers count together in the figures
+        if "seeds" in row:
+            tested += f", {len(row['seeds'])} seeds together"
         caption = f"{Path(results['checkpoint']).name} · {data.name}, {tested} · {label}"
         names += draw_classification(row, data.test, out, caption)
 

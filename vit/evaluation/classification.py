@@ -131,16 +131,16 @@ def classification_metrics(logits: Tensor, labels: Tensor) -> dict[str, Any]:
     }
 
 
-def confident_mistakes(logits: Tensor, test: ImageSet, most: int = 12) -> list[dict[str, Any]]:
+def confident_mistakes(logits: Tensor, test: ImageSet) -> list[dict[str, Any]]:
     """Return the wrong predictions that the model is surest of, as plain values.
 
     Returns:
-        Up to `most`, the surest first: "image", its number; "file", "" if it has none; "class" and
+        Up to twelve, the surest first: "image", its number; "file", "" if it has none; "class" and
         "predicted", by name; and the "confidence".
     """
     confidence, predicted = logits.softmax(1).max(1)  # each (N,)
     wrong = (predicted != test.labels).nonzero().flatten()
-    surest = wrong[confidence[wrong].argsort(descending=True, stable=True)][:most]
+    surest = wrong[confidence[wrong].argsort(descending=True, stable=True)][:12]
     mistakes = []
     for image in surest.tolist():
         mistakes.append(

@@ -9,12 +9,7 @@ from importlib import import_module
 from typing import Any
 
 _MODULES = {
-    "attention": (
-        "attention_figure",
-        "masked_figure",
-        "patch_colours_figure",
-        "strongest_figure",
-    ),
+    "attention": ("attention_figure", "masked_figure"),
     "classification": ("confusion_figure", "reliability_figure"),
     "curves": ("Curve", "curves_figure"),
     "dynamics": ("dynamics_figure",),

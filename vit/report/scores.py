@@ -59,8 +59,8 @@ def key_scores(record: RunRecord) -> list[KeyScore]:
 
 def scores_so_far(record: RunRecord) -> list[KeyScore]:
     """Return the scores of a run that is not finished; none before its first step."""
-    # Other lines hold what was measured on held-out images
-    steps = [line for line in record.metrics if "loss" in line]
+    # Other lines hold what was measured on held-out images, or are callbacks'
+    steps = [line for line in record.metrics if "images_per_second" in line]
     if not steps:
         return []
     last = steps[-1]

@@ -97,7 +97,7 @@ def make_optimizer(
     return Muon(groups, config.betas, products, dist)
 
 
-class AveragedWeights(nn.Module):
+class AveragedWeights:
     """The exponential moving average of a model's weights, initial weights included.
 
     The decay is min(decay, step / (9 + step)), so that the initialisation is soon forgotten
@@ -106,10 +106,7 @@ class AveragedWeights(nn.Module):
     average as its weights.
     """
 
-    module: nn.Module
-
     def __init__(self, model: nn.Module, decay: float) -> None:
-        super().__init__()
         self.module = deepcopy(model).requires_grad_(False)
         self.decay = decay
 
