@@ -96,7 +96,9 @@ def test_layouts(tmp_path, layout):
         plain(tmp_path / "root" / f"{file}.png", number)
     # beside them: what systems leave, a run, an image of no class, a loop of links, val beside test
     train = tmp_path / "root" / "train"
-    beside = [".c/0.png", "__MACOSX/0.png", "a/run/0.png"] + ["logo.png"] * bool(LAYOUTS[layout][0])
+    beside = [".c/0.png", "__MACOSX/0.png", "@eaDir/0.png", "a/run/0.png"] + ["logo.png"] * bool(
+        LAYOUTS[layout][0]
+    )
     for name in beside:
         plain(train / name)
     (train / "a/run/showcase.safetensors").touch()

@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from vit import inputs
@@ -61,16 +62,18 @@ def load_folder(
     train_files, *test_files = splits.values()
     class_names = tuple(sorted({class_name for class_name, _ in train_files} - {""}))
     label_of = {name: label for label, name in enumerate(class_names)} or {"": -1}
+    # before any is decoded
+    for class_name, name in chain(*test_files):
+        if class_name not in label_of:
+            problem = f"of a class {class_name!r}, which no training image has; rename its folder"
+            if not class_name:
+                problem = "in no class folder: sort the test images into classes, or move them away"
+            raise DataError(f"{root / name} is {problem}")
     # a cache names its files alike, however the folder is named
     place = os.path.realpath(root)
 
     def load(split: str, files: list[File], size: Size | None) -> ImageSet:
         paths = [os.path.join(place, name) for _, name in files]
-        # they would count as unlabelled
-        for class_name, name in files:
-            if class_name not in label_of:
-                problem = f"a class {class_name!r}, which no training image has"
-                raise DataError(f"{root / name} is of {problem}; rename its folder")
         labels = [label_of[class_name] for class_name, _ in files]
         images = cached(
             cache_path(cache, place, split, image_size, prepared),
@@ -244,7 +247,7 @@ def walk(folder: Path, above: frozenset[str] = frozenset()) -> Iterator[Path]:
         return
     for path in folder.iterdir():
         # files that systems put beside images
-        if path.name.startswith((".", "__MACOSX")):
+        if path.name.startswith((".", "__MACOSX", "@eaDir")):
             continue
         if path.is_dir():
             yield from walk(path, above | {place})

@@ -245,11 +245,9 @@ class Classify(Objective):
     def encoder_settings(cls, config: Config, data: Dataset) -> dict[str, Any]:
         # with one class every prediction is right
         if not data.has_classes:
-            raise DataError(
-                "train.objective",
-                f"{data.name} has no two classes to tell apart; "
-                "a folder has them as <class>/<image>",
-            )
+            problem = "has no two classes to tell apart; a folder has them as <class>/<image>"
+            notes = "; ".join([problem, *data.decisions])
+            raise DataError("train.objective", f"{data.name} {notes}")
         return {"num_classes": len(data.train.class_names)}
 
     @classmethod
