@@ -74,7 +74,7 @@ class TrainingError(UserError):
 
 
 class AttentionError(UserError):
-    """Attention that cannot be captured, or a layer or patch that does not exist."""
+    """Attention that cannot be captured, or a layer, head or patch that does not exist."""
 
 
 class Stopped(KeyboardInterrupt):
@@ -165,7 +165,7 @@ def sentence_of(error: Exception) -> str:
 
     # Too little memory, which torch reports as a RuntimeError
     if isinstance(error, MemoryError) or OUT_OF_MEMORY.search(str(error)):
-        advice = "use fewer images at once (train.batch_size)"
+        advice = "use fewer images at once (in training: train.batch_size)"
         return f"out of memory: {shortened(message)}; {advice} or a smaller model"
 
     # A library's, or a bug

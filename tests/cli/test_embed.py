@@ -78,7 +78,7 @@ def test_a_limited_data_set_keeps_the_numbers_of_its_images(embedded, monkeypatc
 
 
 def test_an_image_that_cannot_be_read_leaves_nothing_or_is_left_out(
-    embedded, refused, models, tmp_path
+    embedded, refused, models, tmp_path, caplog
 ):
     # no run can split this one
     shutil.copytree("data", tmp_path / "few", ignore=shutil.ignore_patterns("[!0]*.png"))
@@ -87,9 +87,11 @@ def test_an_image_that_cannot_be_read_leaves_nothing_or_is_left_out(
     whole = embedded("mae data")
     shutil.copytree("data", tmp_path / "data")
     (tmp_path / "data" / "cat" / "3.png").write_text("no image")
+    (tmp_path / "data" / "cat" / "4.heic").touch()
     out = tmp_path / "none.npz"
     error = refused("embed", "mae", tmp_path / "data", "--out", out)
     assert "data/cat/3.png" in error
+    assert "data: 1 file not used, e.g. cat/4.heic" in caplog.text
     assert "--on-bad-image skip" in error
     assert not out.exists()
 

@@ -24,6 +24,7 @@ REFUSED = {
             "encoder one.png --method relevance --mask 0.5",
             "explains a reconstruction, and this model has no decoder",
         ),
+        ("mae one.png --head 9", "there is no head 9 of 2"),
         ("mae one.png --method legrad --mask 0.5", "--method: legrad explains the class of whole images"),
     ],
     "evaluate": [

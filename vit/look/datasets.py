@@ -14,7 +14,7 @@ from vit.config import BUILT_IN, DataConfig, OnBadImage, user_path
 from vit.data.folder import File, is_image, list_folder, walk
 from vit.data.images import spread
 from vit.data.sources import load_data
-from vit.errors import ConfigError, DataError, one_line
+from vit.errors import ConfigError, DataError, one_line, plural
 from vit.inputs import decode
 from vit.look.subject import Collection
 from vit.progress import track
@@ -34,7 +34,7 @@ def of_data(
 
     Args:
         data: "cifar10", "cifar100", "scenes", or a folder of images.
-        image_size: (H, W) of the model's input, on which a folder's splits may depend.
+        image_size: (H, W) of the model's input, in which a data set is decoded.
         root: folder that holds CIFAR's archive, or gets it.
         count: at most so many of each split, spread over it; 0: all.
         on_bad_image: at an unreadable file, stop, or leave it out.
@@ -46,13 +46,15 @@ def of_data(
     folder = user_path(data)
     if not folder.is_dir():
         raise ConfigError(f"{data!r} is neither a data set's name nor a folder of images")
-    files_of = list_folder(folder)
+    unused: list[str] = []
+    files_of = list_folder(folder, unused)
+    _warn_of_unused(data, unused)
     files, *tests = files_of.values()
     if not both_splits:
         # the last split is the test split, or the only one
         files_of = dict([list(files_of.items())[-1]])
     elif not tests and len(files) > 1:
-        files_of = _as_split(folder, files, image_size)
+        files_of = _as_split(folder, files)
 
     # the classes of all images, so that a count does not renumber them
     present = {class_name for files in files_of.values() for class_name, _ in files}
@@ -104,14 +106,15 @@ def _of_data_set(
     return Collection(images, files, title, splits, labels, data.train.class_names)
 
 
-def _as_split(root: Path, files: list[File], image_size: tuple[int, int]) -> dict[str, list[File]]:
+def _as_split(root: Path, files: list[File]) -> dict[str, list[File]]:
     """Return the files of a folder without a test folder by split, as a run on it splits them.
 
     A file that cannot be read is a training file, and so is each of a folder that no run can split.
     """
     config = DataConfig(source="folder", root=str(root), on_bad_image="skip")
     try:
-        held_out = set(load_data(config, image_size).test.files)
+        # the split depends on the whole images; a small size keeps the cache small
+        held_out = set(load_data(config, (1, 1)).test.files)
     except DataError:
         return {"train": files}
     train = [file for file in files if file[1] not in held_out]
@@ -132,7 +135,9 @@ def of_images(names: Sequence[str], on_bad_image: OnBadImage = "stop") -> Collec
             raise ConfigError(f"images: {name!r} is neither a file nor a folder")
         inside = [name]
         if os.path.isdir(name):
-            inside = [str(path) for path in sorted(filter(is_image, walk(Path(name))))]
+            found = sorted(walk(Path(name)))
+            inside = [str(path) for path in found if is_image(path)]
+            _warn_of_unused(name, [path.name for path in found if not is_image(path)])
         if not inside:
             raise DataError(f"{name}: no images")
         for file in inside:
@@ -143,6 +148,12 @@ def of_images(names: Sequence[str], on_bad_image: OnBadImage = "stop") -> Collec
     # they have neither splits nor classes
     count = len(chosen)
     return Collection(chosen, chosen, "image files", [""] * count, [-1] * count)
+
+
+def _warn_of_unused(folder: str, unused: Sequence[str]) -> None:
+    if unused:
+        count = plural(len(unused), "file")
+        logger.warning("%s: %s not used, e.g. %s", one_line(folder), count, one_line(unused[0]))
 
 
 def _chosen(paths: Sequence[str | Path], count: int, on_bad_image: OnBadImage) -> list[int]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from vit.errors import AttentionError
 from vit.interpret.capture import AttentionMaps, GridMaps, to_grid
 from vit.interpret.explanations import legrad, relevance
 from vit.interpret.measures import rollout_step
@@ -121,6 +122,8 @@ def _heads(grid: GridMaps, head: int | str, name: str = "") -> Panels:
     """
     maps, mass = grid
     if isinstance(head, int):
+        if head >= maps.shape[1]:
+            raise AttentionError(f"there is no head {head} of {maps.shape[1]}, from 0")
         return Panels(maps[:, [head]], mass[:, [head]], [name or f"head {head}"])
     mean = Panels(maps.mean(1, keepdim=True), mass.mean(1, keepdim=True), [name or "mean of heads"])
     if name or head == "mean":
