@@ -599,6 +599,7 @@
     const fallen = start.error - now.error;
     if (Math.abs(fallen) < 0.001) return "The error has hardly changed: it depends little on the scores of this layer. The higher the learning rate, the more one sees.";
     if (now.error > before.error) return "The last step has raised the error: the learning rate is too high here. Undo the steps, and choose a lower one.";
+    if (fallen < 0) return "The error is above that at the start: the learning rate is too high here. Undo the steps, and choose a lower one.";
     const said = `The error has fallen by ${number(fallen, 3)}. Nobody told the query which key to prefer: the derivative of the error did, through all scores at once.`;
     if (now.shares[key] >= before.shares[key]) return said;
     const why = before.gscores[key] > 0
@@ -734,7 +735,16 @@
   $("ten").addEventListener("click", () => steps(10));
   $("undo").addEventListener("click", () => changed());
   $("reset").addEventListener("click", () => { reset(); changed(); });
-  $("copy").addEventListener("click", () => navigator.clipboard.writeText(location.href));
+  $("copy").addEventListener("click", async () => {
+    let said = "Link copied";
+    try {
+      await navigator.clipboard.writeText(location.href);
+    } catch { // the browser does not let a page write there
+      said = "The link is in the address bar";
+    }
+    $("copy").textContent = said;
+    setTimeout(() => { $("copy").textContent = "Copy link"; }, 3000);
+  });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 
   // ---- A state is a link ----------------------------------------------------------------------------------------------

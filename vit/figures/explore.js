@@ -352,7 +352,7 @@
     if (seen && column) {
       const sum = (all + seen.prefix.reduce((a, b) => a + b, 0)).toFixed(2);
       words.push(`In all it receives ${sum}; uniform attention would give each token 1.00.`);
-    } else if (seen) words.push(`Uniform attention would give each token ${percent(1 / size())}.`);
+    } else if (seen && state.mode === "row") words.push(`Uniform attention would give each token ${percent(1 / size())}.`);
     if (seen && state.part === "decoder" && image().hidden) {
       const visible = seen.grid.reduce((sum, share, patch) => sum + (isHidden(patch) ? 0 : share), 0);
       words.push(column ? "Dots mark masked patches."
