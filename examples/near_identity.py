@@ -18,6 +18,7 @@ from vit.data.draws import seeded_weights
 from vit.data.sources import load_data
 from vit.encoder import VisionTransformer
 from vit.inputs import Normalization
+from vit.training.run_folder import RunFolder
 from vit.weights import save_model
 
 
@@ -48,6 +49,7 @@ def begin_near_identity(encoder):
 parser = command_parser("train", "examples/near_identity.py")
 command = command_of(parser.read(sys.argv[1:]))
 config = command.config
+RunFolder(command.out).refuse_if_taken()
 data = load_data(config.data, config.model.image_size)
 with seeded_weights(config.train.seed):
     encoder = VisionTransformer(config.model.vit_config())
