@@ -450,12 +450,17 @@ def example_figure(trained: Trained, patches: MaskedPatches, images: int) -> Fig
 def patches_figure(guesses: Sequence[str], scores: dict[str, Tensor], data: str) -> Figure:
     """Draw how well each predictor ranks the visible patches, by model: (seeds, guesses, 5)."""
     panels = []
-    limits = (-0.1, 0.9)
+    # one scale, as far as a bar reaches
+    low, high = -0.1, 0.9
+    for values in scores.values():
+        spread = values.std(0, correction=int(len(values) > 1))[:, :2]  # (guesses, 2)
+        low = min(low, float((values.mean(0)[:, :2] - spread).min()))
+        high = max(high, float((values.mean(0)[:, :2] + spread).max()))
     for column in range(2):
         for model, values in scores.items():
             title = "rival held constant" if column else model
             chosen = values[:, :, column].T.tolist()  # by guess, of the seeds
-            panels.append(Panel(title, chosen, lines={"chance": 0.0}, limits=limits))
+            panels.append(Panel(title, chosen, lines={"chance": 0.0}, limits=(low, high)))
     caption = (
         f"{data} · rank correlation with the change of a masked patch when a visible one is left"
         " out · the rival of proximity is attention, that of the others proximity"

@@ -47,7 +47,7 @@ from vit.training.run_folder import RunFolder, find_state
 from vit.training.step import Callback, restore
 from vit.weights import build_model, checkpoint_hash
 
-# --- arms: models that differ in one thing each, from the same seeds, on the same data, with the sa
+# --- arms: models that differ in one thing each, from the same seeds, on the same data -----------
 
 
 @dataclass(frozen=True)

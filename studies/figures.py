@@ -35,9 +35,6 @@ from vit.figures.style import (
     wrapped,
 )
 
-# purple below 0, orange above: distinct in the common kinds of colour blindness
-DIVERGING = "PuOr_r"
-
 HATCHES = ("", "///", "...", "xxx", "", "\\\\\\")
 """Hatch of each part of a bar."""
 

@@ -1,7 +1,8 @@
 """What is lost if a part of the model does not learn, or is missing, at equal budget?
 
 Each row is an arm: models that differ from the first row's in one thing, from the same seeds, on
-the same images in the same order. The loss is the mean squared error over masked patches (lower is
+the same images in the same order; with learned or no positions, or Q = K = V = X, the seed also
+gives other random weights. The loss is the mean squared error over masked patches (lower is
 better); neighbours and probe are accuracies of the features (higher is better). Differences from
 the first row are taken seed by seed, so that what both share cancels; one is named if it exceeds
 twice its spread over the seeds, which with three of them is p = 0.07.

@@ -8,10 +8,11 @@ image at all places and for all patches. Shares sum to 100%. The last column doe
 large these are beside each other: of all that the image adds, its mean and token-specific context,
 the part that all tokens get alike. Means and ranges are over draws of patches, places and images;
 random weights are drawn anew for each. Models of other objectives are as large, and see the same
-images as often. The last table follows one patch of Scenes, a wheel: how far its token moves
-(1 - cosine, beyond what is typical of the place) from its own image into another street, and into
-scenes where no wheel belongs, compared with a ball, which is drawn by the same code and belongs
-elsewhere. 0 is no move; 1 means nothing in common.
+images for as many epochs (with the contrastive loss, in two views). The last table follows one
+patch of Scenes, a wheel: how far its token moves (1 - cosine, beyond what is typical of the place)
+from its own image into another street, and into scenes where no wheel belongs, compared with a
+ball, which is drawn by the same code and belongs elsewhere. 0 is no move; 1 means nothing in
+common.
 
 *Limits.* The shares hold for the residual stream as it is: later layers need not read a direction
 that varies much. Shares of a total do not say how large the total is. A pasted patch is often one

@@ -879,7 +879,7 @@ class Config(Settings):
 
     def whole_from(self, count: int) -> int:
         """Return the step, of `count` images, from which classification sees whole images."""
-        epochs = self.train.epochs - self.classify.whole_epochs
+        epochs = max(self.train.epochs - self.classify.whole_epochs, 0)
         return round(epochs * self.steps_per_epoch(count))
 
     def held_steps(self, count: int) -> int:

@@ -271,7 +271,8 @@ COMMANDS: dict[str, Command] = {
                 "--keep X",
                 Share,
                 None,
-                "draw the fewest patches with this fraction of the attention, e.g. 0.6 as in DINO",
+                "draw the fewest patches with this fraction of the attention on patches, e.g. 0.6"
+                " as in DINO",
             ),
             (
                 "--label CLASS",

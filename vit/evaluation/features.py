@@ -57,7 +57,7 @@ def encoder_features(
 
     Args:
         layers: block numbers; negative ones count from the last, whose tokens go through the final
-            norm.
+            norm (but not through an `fc_norm`).
 
     Returns:
         Features (layers, N, D).

@@ -81,8 +81,8 @@ def attention_figure(
 ) -> Figure:
     """Draw attention maps beside their images: a map for each head, layer or method.
 
-    Attention weights are drawn in multiples of uniform: white is uniform attention, red is more,
-    blue is less. A line holds up to 13 maps; images with one or two maps stand side by side if they
+    Attention weights are drawn in multiples of uniform over the patches: white is that, red more,
+    blue less. A line holds up to 13 maps; images with one or two maps stand side by side if they
     share a scale. Notes at the foot explain the colours, the percentage and the marks; the caller
     names layer, head, query, model and data.
 

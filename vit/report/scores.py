@@ -70,7 +70,7 @@ def scores_so_far(record: RunRecord) -> list[KeyScore]:
     return [
         (share, "", "of the epochs", f"epoch {last['epoch']:.1f} of {epochs}"),
         (f"{last['loss']:.3f}", "", "training loss", step),
-        (f"{last['images_per_second']:,.0f}", "", "images/s", "so far"),
+        (f"{last['images_per_second']:,.0f}", "", "images/s", "at the last steps"),
     ]
 
 

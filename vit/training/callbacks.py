@@ -140,7 +140,7 @@ class Snapshots(Callback):
 
 
 def snapshot_steps(total: int, count: int) -> list[int]:
-    """Return `count` steps from 0 to `total`, denser at first, where most changes.
+    """Return up to `count` steps from 0 to `total`, denser at first, where most changes.
 
     A single one is the last step.
     """
