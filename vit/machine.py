@@ -49,7 +49,7 @@ def choose_compute(config: RunConfig, precision: str = "auto", steps: int = 0) -
         torch.set_num_threads(threads)
 
     # compile what was requested, or a long run on a device where fusing pays off
-    fuses = device.type == "cuda" or (device.type == "cpu" and precision == "bf16")
+    fuses = _has_fp16(device) or (device.type == "cpu" and precision == "bf16")
     requested = config.compile == "on"
     automatic = config.compile == "auto" and fuses and steps >= COMPILE_FROM_STEPS
     if not requested and not automatic:
@@ -142,7 +142,10 @@ def _has_bf16(device: torch.device) -> bool:
 
 
 def _has_fp16(device: torch.device) -> bool:
-    """Return whether a GPU computes float16 products faster than float32 ones (V100 and later)."""
+    """Return whether a GPU computes float16 products faster than float32 ones (V100 and later).
+
+    Triton, which torch.compile needs, has no kernels for older ones.
+    """
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (7, 0)
 
 

@@ -116,6 +116,7 @@ def test_a_frozen_matrix_is_named_and_stretches_no_axis(courses):
     for quantity in QUANTITIES:
         courses["W_K"][quantity][:] = 0
         courses["W_V"][quantity][0] = 1e-30
+        courses["W_V"][quantity][-1] = torch.inf  # of an overflow
     figure = dynamics_figure(STEPS, courses, "Title", "subtitle")
     names = [text.get_text() for text in figure.legends[0].get_texts()]
     assert [name for name in names if "frozen" in name] == ["W_K (frozen)"]

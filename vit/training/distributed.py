@@ -269,7 +269,8 @@ def init_distributed(config: Config) -> Iterator[Distributed]:
     store = _met[0][1] if _met else _meet(place)
     with ExitStack() as undo:
         if on_gpus:
-            torch.cuda.set_device(place.local_rank)
+            # a launcher may show each process only its own
+            torch.cuda.set_device(place.local_rank % torch.cuda.device_count())
         else:
             undo.enter_context(_own_cores(place))
         undo.enter_context(_group(place, on_gpus, store))
