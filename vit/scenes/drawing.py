@@ -73,12 +73,13 @@ class Dice:
         values = _splitmix(state).astype("<u8").view(np.uint8)[:, :count]  # (n, count)
         return (values.astype(np.float32) * np.float32(2 / 255) - 1).reshape(-1, *shape)
 
-    def colour(self, name: str, palette: Array, vary: float = 0.15) -> Array:
-        """Return (n, 3): one of the palette's colours, in a slightly different hue.
+    def colour(self, name: str, palette: str, vary: float = 0.15) -> Array:
+        """Return (n, 3): one of the palette's colours (see `rgb`), in a slightly different hue.
 
         It is lighter or darker by up to `vary`.
         """
-        colours = palette[self.choice(name, len(palette))] + 9 * self.noise(name + " hue", 3)
+        colours = rgb(palette)
+        colours = colours[self.choice(name, len(colours))] + 9 * self.noise(name + " hue", 3)
         return colours * self.uniform(name + " light", 1 - vary, 1 + vary)
 
 
@@ -105,11 +106,12 @@ class Shape:
     the right end lies left of the left one, the row is empty.
     """
 
-    def __init__(self, *pieces: tuple[Array, Array]) -> None:
+    def __init__(self, canvas: Canvas, *pieces: tuple[Array, Array]) -> None:
+        self.canvas = canvas
         self.pieces = pieces
 
     def __or__(self, shape: Shape) -> Shape:
-        return Shape(*self.pieces, *shape.pieces)
+        return Shape(self.canvas, *self.pieces, *shape.pieces)
 
     def __and__(self, shape: Shape) -> Shape:
         # each piece with each, as the intersection of two convex pieces is convex
@@ -117,22 +119,55 @@ class Shape:
         for left, right in self.pieces:
             for shape_left, shape_right in shape.pieces:
                 pieces.append((np.maximum(left, shape_left), np.minimum(right, shape_right)))
-        return Shape(*pieces)
+        return Shape(self.canvas, *pieces)
 
     def where(self, present: Mask | bool) -> Shape:
         """Return the shape, empty in images where `present` (n, 1) is false."""
         pieces = [(left, np.where(present, right, -INFINITY)) for left, right in self.pieces]
-        return Shape(*pieces)
+        return Shape(self.canvas, *pieces)
+
+    def paint(self, part: str, colour: Array, only: Mask | None = None) -> None:
+        """Paint the shape over what is on the canvas.
+
+        Args:
+            part: the name of the part.
+            colour: (n, 3).
+            only: restricts it to some samples, broadcast to (n, rows, columns).
+        """
+        canvas = self.canvas
+        number = np.uint8(len(canvas.parts))
+        for left, right in self.pieces:
+            # The samples whose centres lie between the ends, and the rows that have any
+            first = np.clip(np.ceil(left / canvas.step - np.float32(0.5)), 0, canvas.samples)
+            end = np.clip(np.floor(right / canvas.step + np.float32(0.5)), first, canvas.samples)
+            touched = np.flatnonzero((end > first).any(axis=0))
+            rows = slice(0)
+            if len(touched):
+                rows = slice(touched[0], touched[-1] + 1)
+
+            # Samples up to `end`, but not up to `first`: 255 inside, then the number inside
+            inside = canvas.up_to.take(end[:, rows].astype(np.intp), axis=0)
+            inside ^= canvas.up_to.take(first[:, rows].astype(np.intp), axis=0)
+            if only is None:
+                inside &= number
+            else:
+                inside &= np.broadcast_to(only, canvas.top.shape)[:, rows] * number
+
+            # Later paint has the higher number, so the painter's algorithm is a maximum
+            np.maximum(canvas.top[:, rows], inside, out=canvas.top[:, rows])
+        canvas.colours.append(np.broadcast_to(colour, (canvas.n, 3)))
+        canvas.parts.append(part)
 
 
 class Canvas:
-    """n images, painted back to front: each call of `paint` adds a colour and a part.
+    """n images, painted back to front: each call of `Shape.paint` adds a colour and a part.
 
     Attributes:
         n: number of images.
         samples: side in samples.
         step: distance between two samples.
         x, y: (1, samples), the centres of the samples.
+        up_to: (samples + 1, samples), row k with 255 in its first k columns.
         top: uint8 (n, samples, samples), the number of the topmost call at each sample.
         colours: (n, 3) for each call.
         parts: the name of the part for each call.
@@ -145,49 +180,16 @@ class Canvas:
         centres = (np.arange(self.samples, dtype=np.float32) + np.float32(0.5)) * self.step
         self.x = centres[None]
         self.y = centres[None]
-        # row k has 255 in its first k columns
-        self._up_to = np.tri(self.samples + 1, self.samples, -1, np.uint8) * np.uint8(255)
+        self.up_to = np.tri(self.samples + 1, self.samples, -1, np.uint8) * np.uint8(255)
         self.top = np.zeros((n, self.samples, self.samples), np.uint8)
         self.colours: list[Array] = []
         self.parts: list[str] = []
-
-    def paint(self, shape: Shape, part: str, colour: Array, only: Mask | None = None) -> None:
-        """Paint a shape.
-
-        Args:
-            shape: what to cover.
-            part: the name of the part.
-            colour: (n, 3).
-            only: restricts it to some samples, broadcast to (n, rows, columns).
-        """
-        number = np.uint8(len(self.parts))
-        for left, right in shape.pieces:
-            # The samples whose centres lie between the ends, and the rows that have any
-            first = np.clip(np.ceil(left / self.step - np.float32(0.5)), 0, self.samples)
-            end = np.clip(np.floor(right / self.step + np.float32(0.5)), first, self.samples)
-            touched = np.flatnonzero((end > first).any(axis=0))
-            rows = slice(0)
-            if len(touched):
-                rows = slice(touched[0], touched[-1] + 1)
-
-            # Samples up to `end`, but not up to `first`: 255 inside, then the number inside
-            inside = self._up_to.take(end[:, rows].astype(np.intp), axis=0)
-            inside ^= self._up_to.take(first[:, rows].astype(np.intp), axis=0)
-            if only is None:
-                inside &= number
-            else:
-                inside &= np.broadcast_to(only, self.top.shape)[:, rows] * number
-
-            # Later paint has the higher number, so the painter's algorithm is a maximum
-            np.maximum(self.top[:, rows], inside, out=self.top[:, rows])
-        self.colours.append(np.broadcast_to(colour, (self.n, 3)))
-        self.parts.append(part)
 
     def below(self, height: Number, depth: Number = np.inf) -> Shape:
         """Return the image's whole width, from `height` down to `depth` below it."""
         rows = (self.y > height) & (self.y <= height + depth)
         left = np.where(rows, -INFINITY, INFINITY)
-        return Shape((left, np.full_like(left, np.inf)))
+        return Shape(self, (left, np.full_like(left, np.inf)))
 
     def zigzag(self, period: Number, phase: Number = 0.0) -> Array:
         """Return a triangle wave over the columns, 0..1: (n or 1, 1, columns)."""
@@ -216,6 +218,7 @@ class Frame:
         facing: Number = 1.0,
         tilt: Number = 0.0,
     ) -> None:
+        self.canvas = canvas
         self.rows = canvas.y
         self.x = x
         self.y = y
@@ -247,7 +250,7 @@ class Frame:
         middle = x + t * ((a * c + b * d) / height)
         half = np.sqrt(1 - t * t) * (np.abs(a * d - b * c) / height)
         half = np.where(t * t < 1, half, -INFINITY)
-        return Shape((middle - half, middle + half))
+        return Shape(self.canvas, (middle - half, middle + half))
 
     def polygon(self, *corners: Point) -> Shape:
         """Return a convex polygon; its corners may be in either direction."""
@@ -260,7 +263,7 @@ class Frame:
             x = x0 + (self.rows - y0) * ((x1 - x0) / (y1 - y0))
             left = np.minimum(left, np.where(crossed, x, INFINITY))
             right = np.maximum(right, np.where(crossed, x, -INFINITY))
-        return Shape((left, right))
+        return Shape(self.canvas, (left, right))
 
     def box(self, u0: Number, v0: Number, u1: Number, v1: Number) -> Shape:
         """Return a rectangle with two opposite corners (u0, v0) and (u1, v1)."""

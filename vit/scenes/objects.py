@@ -16,33 +16,33 @@ from vit.scenes.scenery import BARK, Ground, disc
 
 # --- palettes ------------------------------------------------------------------------------------
 
-_PAINT = rgb("ba302c 2c5496 e2e2de 3c3e44 d6aa34 427a54 969ca2 da7632")
-_GLASS = rgb("3a4c60 5c768a 28303c")
-_LAMP = rgb("faf0be")
-_REAR_LAMP = rgb("c82824")
-_METAL = rgb("e8eaee bec4cc 969ca6 f0ece2")
-_CLOTH = rgb("eeeade eeeade ce4a3c 4668a0 e2be6e")
-_WHITE = rgb("ecece8 d6d0c4")
-_FUR = rgb("966238 60402c 342e2c c49660 ded4c6 86807c b0703c")
-_PALE = rgb("e8e0d4 ceb28c 78706a")
+_PAINT = "ba302c 2c5496 e2e2de 3c3e44 d6aa34 427a54 969ca2 da7632"
+_GLASS = "3a4c60 5c768a 28303c"
+_LAMP = "faf0be"
+_REAR_LAMP = "c82824"
+_METAL = "e8eaee bec4cc 969ca6 f0ece2"
+_CLOTH = "eeeade eeeade ce4a3c 4668a0 e2be6e"
+_WHITE = "ecece8 d6d0c4"
+_FUR = "966238 60402c 342e2c c49660 ded4c6 86807c b0703c"
+_PALE = "e8e0d4 ceb28c 78706a"
 _COAT = {
-    "cat": rgb("ce8442 86807c 342e2c ded4c6 c49660 6a6258"),
-    "deer": rgb("966238 a67446 80583a"),
+    "cat": "ce8442 86807c 342e2c ded4c6 c49660 6a6258",
+    "deer": "966238 a67446 80583a",
     "dog": _FUR,
     "horse": _FUR,
 }
-_ANTLER = rgb("ceb892 785c42")
+_ANTLER = "ceb892 785c42"
 _PINK = rgb("dc968c")
-_PLUMAGE = rgb("e8e8e6 484242 8c684a 607898 be583c c8aa5a")
-_SKIN = rgb("569232 74a03e 3c7442 7c703c 68543a 3c8278")
+_PLUMAGE = "e8e8e6 484242 8c684a 607898 be583c c8aa5a"
+_SKIN = "569232 74a03e 3c7442 7c703c 68543a 3c8278"
 _CREAM = rgb("ece4b4")
-_BEAK = rgb("e8a02c d67830 46423e")
+_BEAK = "e8a02c d67830 46423e"
 _IRIS = {
-    "cat": rgb("96be46 deb43c 6eaabe"),
-    "dog": rgb("7a4e28 96683a"),
-    "frog": rgb("ecce50 e2963c"),
+    "cat": "96be46 deb43c 6eaabe",
+    "dog": "7a4e28 96683a",
+    "frog": "ecce50 e2963c",
 }
-_PUPIL = rgb("181618 221c16")
+_PUPIL = "181618 221c16"
 
 
 # --- parts of every object -----------------------------------------------------------------------
@@ -68,7 +68,7 @@ def _stand(
 
 def _shadow(canvas: Canvas, frame: Frame, ground: Ground, width: Number) -> None:
     """Darken the ground under the object; the shadow is a part of the ground."""
-    canvas.paint(frame.ellipse(0, 0, width, 1.1), ground.part, ground.colour * 0.55)
+    frame.ellipse(0, 0, width, 1.1).paint(ground.part, ground.colour * 0.55)
 
 
 # --- vehicles ------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ def automobile(canvas: Canvas, dice: Dice, ground: Ground) -> None:
     back = dice.uniform("back", -9.6, -5.5)
     front = dice.uniform("front", 0.5, 4.0)
     cabin = car.polygon((back - 1.6, waist), (back, roof), (front, roof), (front + 4, waist))
-    canvas.paint(cabin, "body", paint * 0.92)
+    cabin.paint("body", paint * 0.92)
 
     # two windows, with a post between them
     post = (back + front) / 2 + 0.4
@@ -97,16 +97,16 @@ def automobile(canvas: Canvas, dice: Dice, ground: Ground) -> None:
     front_pane = car.polygon(
         (post + 0.4, waist), (post + 0.4, top), (front - 0.3, top), (front + 2.6, waist)
     )
-    canvas.paint(rear_pane | front_pane, "window", dice.colour("glass", _GLASS))
+    (rear_pane | front_pane).paint("window", dice.colour("glass", _GLASS))
 
     # the body below the waist, with a dark sill
     body = car.polygon((-11, waist), (8, waist), (10.8, waist + 0.8), (11.2, -1.6), (-11.2, -1.6))
-    canvas.paint(body, "body", paint)
-    canvas.paint(car.box(-11.2, -3.2, 11.2, -1.6), "body", paint * 0.72)
+    body.paint("body", paint)
+    car.box(-11.2, -3.2, 11.2, -1.6).paint("body", paint * 0.72)
 
     # lamps and wheels
-    canvas.paint(car.ellipse(10.2, -4.3, 0.9, 0.7), "lamp", dice.colour("lamp", _LAMP, 0.05))
-    canvas.paint(car.ellipse(-10.6, -4.3, 0.7, 0.7), "lamp", dice.colour("rear lamp", _REAR_LAMP))
+    car.ellipse(10.2, -4.3, 0.9, 0.7).paint("lamp", dice.colour("lamp", _LAMP, 0.05))
+    car.ellipse(-10.6, -4.3, 0.7, 0.7).paint("lamp", dice.colour("rear lamp", _REAR_LAMP))
     for u in (-6.6, 6.4):
         disc(canvas, dice, car, u, "wheel")
 
@@ -116,30 +116,30 @@ def truck(canvas: Canvas, dice: Dice, ground: Ground) -> None:
     truck = _stand(canvas, dice, ground, 0.85, 1.15)
     _shadow(canvas, truck, ground, 12.5)
     paint = dice.colour("paint", _PAINT)
-    canvas.paint(truck.box(-12.5, -4.4, 11, -1.8), "body", paint * 0.45)
+    truck.box(-12.5, -4.4, 11, -1.8).paint("body", paint * 0.45)
 
     # the load, from the rear to `end`, on its platform
     load = dice.colour("load", _PAINT)
     tanker = dice.chance("tanker", 0.2)
     top = dice.uniform("top", -15, -7)
     end = dice.uniform("end", 2.2, 4.4)
-    canvas.paint(truck.box(-12.8, top, end, -3.2).where(~tanker), "cargo", load)
+    truck.box(-12.8, top, end, -3.2).where(~tanker).paint("cargo", load)
     tank = truck.ellipse((end - 12.8) / 2, (top - 3.2) / 2, (end + 12.8) / 2, (-3.2 - top) / 2)
-    canvas.paint(tank.where(tanker), "cargo", load)
-    canvas.paint(truck.box(-12.8, -4.4, end, -3.2), "cargo", load * 0.7)
+    tank.where(tanker).paint("cargo", load)
+    truck.box(-12.8, -4.4, end, -3.2).paint("cargo", load * 0.7)
 
     # the cab, with a dark bumper
     roof = dice.uniform("roof", -12.4, -9.8)
     cab = truck.polygon(
         (end + 0.6, roof), (8.6, roof), (11.2, -6.2), (11.6, -1.8), (end + 0.6, -1.8)
     )
-    canvas.paint(cab, "body", paint)
-    canvas.paint(truck.box(end + 0.6, -3.6, 11.5, -1.8), "body", paint * 0.72)
+    cab.paint("body", paint)
+    truck.box(end + 0.6, -3.6, 11.5, -1.8).paint("body", paint * 0.72)
 
     # window, lamp and wheels
     pane = truck.polygon((end + 1.8, roof + 1), (8.1, roof + 1), (10, -6.4), (end + 1.8, -6.4))
-    canvas.paint(pane, "window", dice.colour("glass", _GLASS))
-    canvas.paint(truck.ellipse(10.9, -3.4, 0.7, 0.7), "lamp", dice.colour("lamp", _LAMP, 0.05))
+    pane.paint("window", dice.colour("glass", _GLASS))
+    truck.ellipse(10.9, -3.4, 0.7, 0.7).paint("lamp", dice.colour("lamp", _LAMP, 0.05))
     for u in (-9.2, -4, 7.6):
         disc(canvas, dice, truck, u, "wheel")
 
@@ -154,27 +154,27 @@ def airplane(canvas: Canvas, dice: Dice, ground: Ground) -> None:
     sweep = dice.uniform("sweep", 3, 7)
     far = dice.uniform("far", 3, 7.5)
     far_wing = plane.polygon((-sweep, -far), (1.8 - sweep, -far), (3.4, -0.6), (-1.6, -0.6))
-    canvas.paint(far_wing, "wing", metal * 0.76)
+    far_wing.paint("wing", metal * 0.76)
     fin = plane.polygon((-13, -5.6), (-10.8, -5.6), (-6.4, -1), (-11, -0.4))
-    canvas.paint(fin, "fin", livery)
+    fin.paint("fin", livery)
 
     # the fuselage, darker below, with a cockpit and a row of windows
     fuselage = plane.ellipse(0, 0, 12, 2.1)
-    canvas.paint(fuselage, "fuselage", metal)
-    canvas.paint(fuselage & plane.box(-13, 0.7, 13, 3), "fuselage", metal * 0.8)
+    fuselage.paint("fuselage", metal)
+    (fuselage & plane.box(-13, 0.7, 13, 3)).paint("fuselage", metal * 0.8)
     panes = plane.polygon((8, -1.1), (9.8, -1), (10.8, -0.3), (8, -0.3))
     for k in range(8):
         panes |= plane.box(1.8 * k - 7.5, -1.1, 1.8 * k - 6.6, -0.1)
-    canvas.paint(panes, "window", dice.colour("glass", _GLASS))
+    panes.paint("window", dice.colour("glass", _GLASS))
 
     # the tailplane, then the near wing over its engine
     tailplane = plane.polygon((-10.6, 0), (-8, 0), (-10.6, 3), (-12.4, 3))
-    canvas.paint(tailplane, "wing", metal * 0.86)
+    tailplane.paint("wing", metal * 0.86)
     near = dice.uniform("near", 4.5, 9.5)
     engine = plane.ellipse(0.8 - sweep * 0.4, near * 0.5, 1.7, 0.85)
-    canvas.paint(engine, "engine", livery * 0.8)
+    engine.paint("engine", livery * 0.8)
     near_wing = plane.polygon((-1.8, 0.8), (3.2, 0.8), (1.6 - sweep, near), (-0.4 - sweep, near))
-    canvas.paint(near_wing, "wing", metal * 0.92)
+    near_wing.paint("wing", metal * 0.92)
 
 
 def ship(canvas: Canvas, dice: Dice, ground: Ground) -> None:
@@ -184,37 +184,37 @@ def ship(canvas: Canvas, dice: Dice, ground: Ground) -> None:
     deck = dice.uniform("deck", -4.4, -2.8)
     bow = dice.uniform("bow", 9, 13)
     sails = dice.chance("sails", 0.55)
-    canvas.paint(ship.ellipse(0, 1.6, 12, 2.2), "water", ground.colour * 0.72)
+    ship.ellipse(0, 1.6, 12, 2.2).paint("water", ground.colour * 0.72)
 
     # either a mast with a mainsail and a jib
     top = dice.uniform("top", -18, -13)
     boom = dice.uniform("boom", 6, 9.5)
     cloth = dice.colour("cloth", _CLOTH)
-    canvas.paint(ship.box(-0.5, top, 0.5, deck).where(sails), "mast", dice.colour("mast", BARK))
+    ship.box(-0.5, top, 0.5, deck).where(sails).paint("mast", dice.colour("mast", BARK))
     main = ship.polygon((-boom, deck - 0.8), (-0.9, top + 0.6), (-0.9, deck - 0.8))
     jib = ship.polygon((0.9, deck - 0.8), (0.9, top + 2), (bow - 1.4, deck - 0.8))
-    canvas.paint(main.where(sails), "sail", cloth)
-    canvas.paint(jib.where(sails), "sail", cloth * 0.88)
+    main.where(sails).paint("sail", cloth)
+    jib.where(sails).paint("sail", cloth * 0.88)
 
     # or a funnel with a dark band, a cabin of two decks, and windows
     white = dice.colour("cabin", _WHITE, 0.08)
     aft = dice.uniform("aft", -8.5, -3)
     bridge = dice.uniform("bridge", -11.5, -9.5)
     funnel = ship.box(aft + 1.2, bridge - 2.4, aft + 3.8, -7).where(~sails)
-    canvas.paint(funnel, "funnel", dice.colour("funnel", _PAINT))
-    canvas.paint(funnel & ship.box(-20, bridge - 3, 20, bridge - 1.5), "funnel", white * 0.2)
-    canvas.paint(ship.box(aft, -7.6, aft + 11, deck).where(~sails), "cabin", white)
-    canvas.paint(ship.box(aft + 4.8, bridge, aft + 9.6, -7.6).where(~sails), "cabin", white * 0.9)
+    funnel.paint("funnel", dice.colour("funnel", _PAINT))
+    (funnel & ship.box(-20, bridge - 3, 20, bridge - 1.5)).paint("funnel", white * 0.2)
+    ship.box(aft, -7.6, aft + 11, deck).where(~sails).paint("cabin", white)
+    ship.box(aft + 4.8, bridge, aft + 9.6, -7.6).where(~sails).paint("cabin", white * 0.9)
     panes = ship.box(aft + 6.6, bridge + 0.6, aft + 9.2, bridge + 1.7)
     for k in range(4):
         panes |= ship.box(aft + 1.1 + 2.3 * k, -6.6, aft + 2.4 + 2.3 * k, -5.4)
-    canvas.paint(panes.where(~sails), "window", dice.colour("glass", _GLASS))
+    panes.where(~sails).paint("window", dice.colour("glass", _GLASS))
 
     # the hull, with a pale edge along the deck
     hull = ship.polygon((-10.5, deck), (bow, deck - 0.8), (bow - 3.4, 1.6), (-9, 1.6))
-    canvas.paint(hull, "hull", paint)
+    hull.paint("hull", paint)
     edge = hull & ship.box(-12, deck - 1, 14, deck + 0.7)
-    canvas.paint(edge, "hull", blend(paint, np.float32(240), 0.7))
+    edge.paint("hull", blend(paint, np.float32(240), 0.7))
 
 
 # --- birds ---------------------------------------------------------------------------------------
@@ -237,19 +237,19 @@ def flying_bird(canvas: Canvas, dice: Dice, ground: Ground) -> None:
         tip = (wrist[0] - 3.5 - spread, wrist[1] + beat * 0.5 - 0.4)
         middle = ((wrist[0] + tip[0]) / 2, (wrist[1] + tip[1]) / 2)
         arm = bird.limb((shift - 0.6, -0.6), wrist, 2.3, 1.5) | bird.ellipse(*wrist, 1.4, 1.4)
-        canvas.paint(arm | bird.limb(wrist, tip, 1.5, 0.3), "feather", back * shade)
-        canvas.paint(bird.limb(middle, tip, 0.9, 0.3), "feather", back * shade * 0.6)
+        (arm | bird.limb(wrist, tip, 1.5, 0.3)).paint("feather", back * shade)
+        bird.limb(middle, tip, 0.9, 0.3).paint("feather", back * shade * 0.6)
 
     # the far wing, then tail, body and belly
     wing(shift=2.0, shade=0.68)
-    canvas.paint(bird.limb((-3, 0.1), (-8, 0.6), 0.9, 1.3), "plumage", back * 0.85)
-    canvas.paint(bird.ellipse(0, 0, 5, 2) | bird.ellipse(4.6, -1, 1.9, 1.7), "plumage", back)
-    canvas.paint(bird.ellipse(0.6, 0.8, 4, 1.1), "plumage", belly)
+    bird.limb((-3, 0.1), (-8, 0.6), 0.9, 1.3).paint("plumage", back * 0.85)
+    (bird.ellipse(0, 0, 5, 2) | bird.ellipse(4.6, -1, 1.9, 1.7)).paint("plumage", back)
+    bird.ellipse(0.6, 0.8, 4, 1.1).paint("plumage", belly)
 
     # the face, then the near wing
     beak = bird.polygon((5.9, -1.7), (8.6, -0.6), (5.9, -0.3))
-    canvas.paint(beak, "beak", dice.colour("beak", _BEAK))
-    canvas.paint(bird.ellipse(5, -1.3, 0.5, 0.5), "eye", dice.colour("pupil", _PUPIL))
+    beak.paint("beak", dice.colour("beak", _BEAK))
+    bird.ellipse(5, -1.3, 0.5, 0.5).paint("eye", dice.colour("pupil", _PUPIL))
     wing(shift=0.0, shade=0.88)
 
 
@@ -265,20 +265,20 @@ def standing_bird(canvas: Canvas, dice: Dice, ground: Ground) -> None:
     legs = dice.uniform("legs", 2, 4.5)
     for u in (-0.8, 1.0):
         leg = bird.limb((u, -legs - 1.2), (u + 0.3, -0.2), 0.4, 0.35)
-        canvas.paint(leg | bird.box(u, -0.6, u + 1.6, 0), "claw", horn * 0.8)
+        (leg | bird.box(u, -0.6, u + 1.6, 0)).paint("claw", horn * 0.8)
 
     # the body has a frame of its own, because it leans forwards while the legs are upright
     height = (legs + 2.6) * bird.scale
     lean = dice.uniform("lean", -0.7, -0.2)
     body = Frame(canvas, bird.x, bird.y - height, bird.scale, bird.facing, lean)
-    canvas.paint(body.limb((-3, 0), (-8.5, 0.4), 1.1, 0.8), "plumage", back * 0.8)
-    canvas.paint(body.ellipse(0, 0, 4.8, 3), "plumage", belly)
-    canvas.paint(body.ellipse(-1.4, -0.6, 4.2, 2.1), "feather", back * 0.82)
+    body.limb((-3, 0), (-8.5, 0.4), 1.1, 0.8).paint("plumage", back * 0.8)
+    body.ellipse(0, 0, 4.8, 3).paint("plumage", belly)
+    body.ellipse(-1.4, -0.6, 4.2, 2.1).paint("feather", back * 0.82)
 
     # the head
-    canvas.paint(body.ellipse(4, -1.6, 2.3, 2.1), "plumage", back)
-    canvas.paint(body.polygon((5.8, -2.6), (8.6, -0.6), (5.8, -0.8)), "beak", horn)
-    canvas.paint(body.ellipse(4.6, -2, 0.55, 0.55), "eye", dice.colour("pupil", _PUPIL))
+    body.ellipse(4, -1.6, 2.3, 2.1).paint("plumage", back)
+    body.polygon((5.8, -2.6), (8.6, -0.6), (5.8, -0.8)).paint("beak", horn)
+    body.ellipse(4.6, -2, 0.55, 0.55).paint("eye", dice.colour("pupil", _PUPIL))
 
 
 # --- four-legged animals -------------------------------------------------------------------------
@@ -377,7 +377,7 @@ def standing(kind: str, canvas: Canvas, dice: Dice, ground: Ground) -> None:
     tip = (bend[0] + build.tip[0], bend[1] + build.tip[1] * wag)
     tail = animal.limb((rump[0] - 1, rump[1]), bend, build.tail_width, build.tail_width)
     tail |= animal.limb(bend, tip, build.tail_width, build.tail_width * 0.6)
-    canvas.paint(tail | animal.ellipse(*bend, build.tail_width, build.tail_width), "tail", hair)
+    (tail | animal.ellipse(*bend, build.tail_width, build.tail_width)).paint("tail", hair)
 
     # four legs, of which the far pair comes first and is darker
     hips = (rump[0] + 1, shoulder[0] - 0.9, rump[0] - 0.6, shoulder[0] + 0.6)
@@ -385,36 +385,36 @@ def standing(kind: str, canvas: Canvas, dice: Dice, ground: Ground) -> None:
     for k, (hip, shade) in enumerate(zip(hips, shades, strict=True)):
         foot = (hip + dice.uniform(f"step {k}", -1.5, 1.5), 0)
         leg = animal.limb((hip, middle), foot, build.leg[1] * 1.5, build.leg[1])
-        canvas.paint(leg, "leg", coat * shade)
+        leg.paint("leg", coat * shade)
 
     # the torso, darker below, sometimes with a spot
     barrel = animal.ellipse(0, middle, half, thick)
     hindquarters = animal.ellipse(*rump, 2.4, thick * 1.2)
     chest = animal.ellipse(*shoulder, 2.3, thick * 1.2)
     torso = barrel | hindquarters | chest
-    canvas.paint(torso, "torso", coat)
-    canvas.paint(torso & animal.box(-20, middle + thick * 0.43, 20, 0), "torso", coat * 0.78)
+    torso.paint("torso", coat)
+    (torso & animal.box(-20, middle + thick * 0.43, 20, 0)).paint("torso", coat * 0.78)
     spot = animal.ellipse(dice.uniform("spot", -3.5, 3), middle - 1, 2.6, 1.9) & barrel
-    canvas.paint(spot.where(dice.chance("spotted", 0.3)), "torso", dice.colour("patch", _FUR))
+    spot.where(dice.chance("spotted", 0.3)).paint("torso", dice.colour("patch", _FUR))
 
     # the neck, and what grows behind the head
     neck = animal.limb(shoulder, head, build.neck_width * 1.25, build.neck_width)
-    canvas.paint(neck, "torso", coat)
+    neck.paint("torso", coat)
     if kind == "horse":
         crest = (shoulder[0] - 2, shoulder[1] - 1.4)
         mane = animal.limb(crest, (head[0] - 1.4, head[1] - 0.8), 1.0, 0.9)
-        canvas.paint(mane, "mane", hair)
+        mane.paint("mane", hair)
     if kind == "deer":
         _antlers(canvas, dice, animal, head)
 
     # the head, with muzzle, nose, ears and eye
-    canvas.paint(animal.ellipse(*head, *build.skull), "head", coat * 1.06)
+    animal.ellipse(*head, *build.skull).paint("head", coat * 1.06)
     muzzle = animal.limb(head, nose, build.skull[1] * 0.85, build.muzzle_width)
-    canvas.paint(muzzle, "head", coat * 1.06)
-    canvas.paint(animal.ellipse(nose[0], nose[1] - 0.2, 0.7, 0.7), "head", coat * 0.3)
+    muzzle.paint("head", coat * 1.06)
+    animal.ellipse(nose[0], nose[1] - 0.2, 0.7, 0.7).paint("head", coat * 0.3)
     if kind == "dog":
         ear = animal.ellipse(head[0] - 1.2, head[1] + 0.4, 1.2, 2.5)
-        canvas.paint(ear, "ear", coat * 0.6)
+        ear.paint("ear", coat * 0.6)
     else:
         height = 1.6
         if kind == "cat":
@@ -422,9 +422,9 @@ def standing(kind: str, canvas: Canvas, dice: Dice, ground: Ground) -> None:
         for u in (head[0] + 0.9, head[0] - 1.3):
             point = (u - 0.3, head[1] - build.skull[1] - height)
             ear = animal.polygon((u - 1.1, head[1] - 1.4), point, (u + 1.1, head[1] - 1.4))
-            canvas.paint(ear, "ear", coat * 0.75)
+            ear.paint("ear", coat * 0.75)
     eye = animal.ellipse(head[0] + 0.8, head[1] - 0.5, 0.55, 0.55)
-    canvas.paint(eye, "eye", dice.colour("pupil", _PUPIL))
+    eye.paint("eye", dice.colour("pupil", _PUPIL))
 
 
 def _antlers(canvas: Canvas, dice: Dice, animal: Frame, head: Point) -> None:
@@ -435,7 +435,7 @@ def _antlers(canvas: Canvas, dice: Dice, animal: Frame, head: Point) -> None:
         antler = animal.limb(root, fork, 0.45, 0.4)
         antler |= animal.limb(fork, (fork[0] - 0.2, fork[1] - 3.2), 0.4, 0.3)
         antler |= animal.limb(fork, (fork[0] + 2.2, fork[1] - 1.8), 0.35, 0.3)
-        canvas.paint(antler, "antler", dice.colour("antler", _ANTLER))
+        antler.paint("antler", dice.colour("antler", _ANTLER))
 
 
 def sitting(kind: str, canvas: Canvas, dice: Dice, ground: Ground) -> None:
@@ -449,12 +449,12 @@ def sitting(kind: str, canvas: Canvas, dice: Dice, ground: Ground) -> None:
     turn = dice.uniform("turn", -1.2, 1.2)
     tail = animal.limb((3, -1), (6.6, -2.4), 0.9, 0.8)
     tail |= animal.limb((6.4, -2), (7.2, -5.5), 0.8, 0.6)
-    canvas.paint(tail, "tail", coat * 0.8)
+    tail.paint("tail", coat * 0.8)
     torso = animal.ellipse(0, -4.6, 4.0, 4.8) | animal.ellipse(0, -2, 5, 2.2)
-    canvas.paint(torso, "torso", coat * 0.86)
-    canvas.paint(animal.ellipse(turn * 0.5, -5, 1.9, 3.2), "torso", pale)
+    torso.paint("torso", coat * 0.86)
+    animal.ellipse(turn * 0.5, -5, 1.9, 3.2).paint("torso", pale)
     for u in (-1.5, 1.5):
-        canvas.paint(animal.limb((u, -5), (u * 1.15, 0), 1.0, 0.9), "leg", coat)
+        animal.limb((u, -5), (u * 1.15, 0), 1.0, 0.9).paint("leg", coat)
 
     # a cat's pointed ears stand behind its head, a dog's hang beside it
     chin = dice.uniform("chin", -12.4, -10.8)
@@ -463,31 +463,31 @@ def sitting(kind: str, canvas: Canvas, dice: Dice, ground: Ground) -> None:
             root = turn + side * 2.3
             tip = turn + side * 3.7
             outer = animal.polygon((root - 2, chin - 1), (tip, chin - 6.8), (root + 2, chin - 1))
-            canvas.paint(outer, "ear", coat * 0.8)
+            outer.paint("ear", coat * 0.8)
             inner_tip = (tip - side * 0.3, chin - 5.3)
             inner = animal.polygon((root - 0.9, chin - 2), inner_tip, (root + 0.9, chin - 2))
-            canvas.paint(inner, "ear", blend(coat, _PINK, 0.6))
-    canvas.paint(animal.ellipse(turn, chin, 4.2, 3.4), "head", coat)
+            inner.paint("ear", blend(coat, _PINK, 0.6))
+    animal.ellipse(turn, chin, 4.2, 3.4).paint("head", coat)
     if kind == "dog":
         for side in (-1, 1):
             ear = animal.ellipse(turn + side * 3.8, chin + 0.6, 1.3, 3.2)
-            canvas.paint(ear, "ear", coat * 0.6)
+            ear.paint("ear", coat * 0.6)
 
     # the face: muzzle and nose, then the eyes; a cat's pupils are slits
     if kind == "dog":
-        canvas.paint(animal.ellipse(turn * 1.4, chin + 1.7, 2.1, 2.2), "head", pale)
-        canvas.paint(animal.ellipse(turn * 1.5, chin + 0.9, 1.0, 0.8), "head", pale * 0.12)
+        animal.ellipse(turn * 1.4, chin + 1.7, 2.1, 2.2).paint("head", pale)
+        animal.ellipse(turn * 1.5, chin + 0.9, 1.0, 0.8).paint("head", pale * 0.12)
         pupil_width = 0.65
     else:
-        canvas.paint(animal.ellipse(turn * 1.4, chin + 1.6, 1.8, 1.2), "head", pale)
-        canvas.paint(animal.ellipse(turn * 1.5, chin + 0.9, 0.6, 0.5), "head", _PINK * 0.75)
+        animal.ellipse(turn * 1.4, chin + 1.6, 1.8, 1.2).paint("head", pale)
+        animal.ellipse(turn * 1.5, chin + 0.9, 0.6, 0.5).paint("head", _PINK * 0.75)
         pupil_width = 0.4
     for side in (-1, 1):
         middle = turn * 1.3 + side * 1.8
         eye = animal.ellipse(middle, chin - 0.5, 1.05, 0.9)
-        canvas.paint(eye, "eye", dice.colour("iris", _IRIS[kind]))
+        eye.paint("eye", dice.colour("iris", _IRIS[kind]))
         pupil = animal.ellipse(middle, chin - 0.5, pupil_width, 0.85)
-        canvas.paint(pupil, "eye", dice.colour("pupil", _PUPIL))
+        pupil.paint("eye", dice.colour("pupil", _PUPIL))
 
 
 def frog(canvas: Canvas, dice: Dice, ground: Ground) -> None:
@@ -498,23 +498,23 @@ def frog(canvas: Canvas, dice: Dice, ground: Ground) -> None:
 
     # the hind legs, each a thigh and a foot, then the body with a pale belly
     for side in (-1, 1):
-        canvas.paint(frog.ellipse(side * 5, -2.2, 2.7, 2.4), "skin", skin * 0.74)
-        canvas.paint(frog.ellipse(side * 6.4, -0.4, 2, 0.7), "skin", skin * 0.62)
-    canvas.paint(frog.ellipse(0, -3, 4.7, 3.1), "skin", skin)
-    canvas.paint(frog.ellipse(0, -2.4, 3.3, 2.3), "skin", blend(skin, _CREAM, 0.6))
+        frog.ellipse(side * 5, -2.2, 2.7, 2.4).paint("skin", skin * 0.74)
+        frog.ellipse(side * 6.4, -0.4, 2, 0.7).paint("skin", skin * 0.62)
+    frog.ellipse(0, -3, 4.7, 3.1).paint("skin", skin)
+    frog.ellipse(0, -2.4, 3.3, 2.3).paint("skin", blend(skin, _CREAM, 0.6))
 
     # the front legs, and the bumps on which the eyes will be
     for side in (-1, 1):
         leg = frog.limb((side * 2.9, -3.4), (side * 2.6, -0.2), 0.8, 0.6)
-        canvas.paint(leg, "skin", skin * 0.86)
-        canvas.paint(frog.ellipse(side * 2.8, -8.1, 1.8, 1.7), "skin", skin * 1.04)
+        leg.paint("skin", skin * 0.86)
+        frog.ellipse(side * 2.8, -8.1, 1.8, 1.7).paint("skin", skin * 1.04)
 
     # the head, with a wide mouth and the eyes
-    canvas.paint(frog.ellipse(0, -5.9, 4.9, 2.7), "skin", skin)
-    canvas.paint(frog.ellipse(0, -4.9, 4.2, 0.55), "skin", skin * 0.42)
+    frog.ellipse(0, -5.9, 4.9, 2.7).paint("skin", skin)
+    frog.ellipse(0, -4.9, 4.2, 0.55).paint("skin", skin * 0.42)
     gaze = dice.uniform("gaze", -0.5, 0.5)
     for side in (-1, 1):
         eye = frog.ellipse(side * 2.8, -8.2, 1.2, 1.1)
-        canvas.paint(eye, "eye", dice.colour("iris", _IRIS["frog"]))
+        eye.paint("eye", dice.colour("iris", _IRIS["frog"]))
         pupil = frog.ellipse(side * 2.8 + gaze, -8.2, 0.65, 0.75)
-        canvas.paint(pupil, "eye", dice.colour("pupil", _PUPIL))
+        pupil.paint("eye", dice.colour("pupil", _PUPIL))

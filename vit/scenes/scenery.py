@@ -12,18 +12,18 @@ import numpy as np
 from vit.scenes.drawing import Array, Canvas, Dice, Frame, Mask, blend, rgb
 
 # one mood per column: clear, deep blue, haze, overcast, gold, dusk, blue hour
-ZENITH = rgb("4c86ce 2c68be 92aec8 9298a0 6e96cd 5c5a96 324274")
-HORIZON = rgb("b0d4ec 8cbee6 d6e0e6 c8ccd0 fad6a0 f6a676 9690b4")
-LIGHT = rgb("ffffff ffffff f6faff d8dee8 fff4d4 f0d0be b4bce2")
-_GRASS = rgb("5c8e3a 749c42 4a7a3c 8e964a a89a5c 648450")
-_LEAVES = rgb("3a6830 2c5434 547832 967432 a6582e 466e4a")
-_WATER = rgb("30608c 3e7a8e 466878 284c76 568296")
-_ROAD = rgb("68686c 54545a 7e7a76 8c8888")
-BARK = rgb("604630 544236 765c42")
-_FLOWERS = rgb("f0ece2 ecc840 d65a6e 966ec8")
-_MARKING = rgb("e2e0d6 e2be50")
-_TYRE = rgb("222226 2c2a2c")
-_HUB = rgb("96989e bebec0 707076")
+ZENITH = "4c86ce 2c68be 92aec8 9298a0 6e96cd 5c5a96 324274"
+HORIZON = "b0d4ec 8cbee6 d6e0e6 c8ccd0 fad6a0 f6a676 9690b4"
+LIGHT = "ffffff ffffff f6faff d8dee8 fff4d4 f0d0be b4bce2"
+_GRASS = "5c8e3a 749c42 4a7a3c 8e964a a89a5c 648450"
+_LEAVES = "3a6830 2c5434 547832 967432 a6582e 466e4a"
+_WATER = "30608c 3e7a8e 466878 284c76 568296"
+_ROAD = "68686c 54545a 7e7a76 8c8888"
+BARK = "604630 544236 765c42"
+_FLOWERS = "f0ece2 ecc840 d65a6e 966ec8"
+_MARKING = "e2e0d6 e2be50"
+_TYRE = "222226 2c2a2c"
+_HUB = "96989e bebec0 707076"
 
 
 class Ground(NamedTuple):
@@ -41,12 +41,13 @@ class Ground(NamedTuple):
     level: Array
 
 
-def mood(dice: Dice, palette: Array) -> Array:
+def mood(dice: Dice, palette: str) -> Array:
     """Return a mood's colour from `ZENITH`, `HORIZON` or `LIGHT`: (n, 3).
 
     An image has the same mood in all three.
     """
-    return palette[dice.choice("mood", len(palette))] + 8 * dice.noise("mood hue", 3)
+    colours = rgb(palette)
+    return colours[dice.choice("mood", len(colours))] + 8 * dice.noise("mood hue", 3)
 
 
 # --- shared by the scenes ------------------------------------------------------------------
@@ -67,17 +68,17 @@ def _backdrop(canvas: Canvas, dice: Dice, horizon: Array, clouds: int, hills: fl
     light = mood(dice, LIGHT)
 
     # the sky, in twelve bands from the zenith's colour to the horizon's
-    canvas.paint(canvas.below(-1.0), "sky", low)
+    canvas.below(-1.0).paint("sky", low)
     for k in range(12):
         band = canvas.below(horizon * (k / 12), horizon * (1 / 12))
-        canvas.paint(band, "sky", blend(zenith, low, k / 11))
+        band.paint("sky", blend(zenith, low, k / 11))
 
     # the sun, in one image of seven
     sun_x = dice.uniform("sun x", 2, 30)
     sun_y = dice.uniform("sun y", 1, 9)
     sun = Frame(canvas, sun_x, sun_y, dice.uniform("sun size", 1.4, 2.6))
     circle = sun.ellipse(0, 0, 1, 1).where(dice.chance("sun", 0.15))
-    canvas.paint(circle, "sun", blend(light, np.float32(255), 0.5))
+    circle.paint("sun", blend(light, np.float32(255), 0.5))
 
     # clouds of three puffs, each a little darker than the one before
     for k in range(clouds):
@@ -88,7 +89,7 @@ def _backdrop(canvas: Canvas, dice: Dice, horizon: Array, clouds: int, hills: fl
         puffs |= cloud.ellipse(-1.6, -1, 2.2, 1.6)
         puffs |= cloud.ellipse(1.8, -0.8, 2, 1.3)
         white = blend(light, low, 0.3) * (0.96 - 0.05 * k)
-        canvas.paint(puffs.where(dice.chance(f"cloud {k}", 0.6)), "cloud", white)
+        puffs.where(dice.chance(f"cloud {k}", 0.6)).paint("cloud", white)
 
     # two hills, in haze
     haze = blend(dice.colour("hill", _LEAVES), low, dice.uniform("haze", 0.3, 0.7))
@@ -97,7 +98,7 @@ def _backdrop(canvas: Canvas, dice: Dice, horizon: Array, clouds: int, hills: fl
         width = dice.uniform(f"hill {k} width", 10, 26)
         height = dice.uniform(f"hill {k} height", 2, 6)
         ridge = hill.ellipse(0, 0, width, height)
-        canvas.paint(ridge.where(dice.chance("hills", hills)), "hill", haze * shade)
+        ridge.where(dice.chance("hills", hills)).paint("hill", haze * shade)
 
 
 def _trees(canvas: Canvas, dice: Dice, base: Array) -> None:
@@ -109,19 +110,19 @@ def _trees(canvas: Canvas, dice: Dice, base: Array) -> None:
         tree = Frame(canvas, x, base + k, dice.uniform(f"tree {k} size", 0.6, 1.5))
 
         trunk = tree.limb((0, 0.5), (0, -5), 0.75, 0.55).where(present)
-        canvas.paint(trunk, "trunk", dice.colour(f"bark {k}", BARK))
+        trunk.paint("trunk", dice.colour(f"bark {k}", BARK))
 
         # a round crown with a light spot, or a fir's two triangles
         green = dice.colour(f"leaves {k}", _LEAVES)
         crown = tree.ellipse(0, -7, 3.6, 3.4)
         crown |= tree.ellipse(-2, -5.4, 2.2, 1.9)
         crown |= tree.ellipse(2, -5.6, 2.2, 2)
-        canvas.paint(crown.where(present & ~fir), "crown", green)
+        crown.where(present & ~fir).paint("crown", green)
         spot = tree.ellipse(-1.2, -8, 1.9, 1.8)
-        canvas.paint(spot.where(present & ~fir), "crown", green * 1.25)
+        spot.where(present & ~fir).paint("crown", green * 1.25)
         spruce = tree.polygon((-3.4, -2.4), (0, -8), (3.4, -2.4))
         spruce |= tree.polygon((-2.5, -5.6), (0, -11), (2.5, -5.6))
-        canvas.paint(spruce.where(present & fir), "crown", green * 0.9)
+        spruce.where(present & fir).paint("crown", green * 0.9)
 
 
 def disc(
@@ -140,8 +141,8 @@ def disc(
     radius = dice.uniform("disc", 2.1, 2.6)
     tyre = frame.ellipse(u, -radius, radius * 1.0, radius * 1.0).where(present)
     hub = frame.ellipse(u, -radius, radius * 0.45, radius * 0.45).where(present)
-    canvas.paint(tyre, part, dice.colour("tyre", _TYRE))
-    canvas.paint(hub, part, dice.colour("hub", _HUB))
+    tyre.paint(part, dice.colour("tyre", _TYRE))
+    hub.paint(part, dice.colour("hub", _HUB))
 
 
 # --- the scenes: each paints what lies behind the object, and returns its ground -----------------
@@ -159,18 +160,18 @@ def street_scene(canvas: Canvas, dice: Dice) -> Ground:
     """Paint a road before a strip of grass with trees."""
     horizon = dice.uniform("horizon", 5, 12)
     _backdrop(canvas, dice, horizon, clouds=2, hills=0.6)
-    canvas.paint(canvas.below(horizon), "grass", dice.colour("grass", _GRASS))
+    canvas.below(horizon).paint("grass", dice.colour("grass", _GRASS))
     kerb = dice.uniform("kerb", 12.5, 17)
     _trees(canvas, dice, kerb - 2)
     asphalt = dice.colour("road", _ROAD)
-    canvas.paint(canvas.below(kerb), "road", asphalt)
+    canvas.below(kerb).paint("road", asphalt)
 
     # a dashed line in front of the object
     level = dice.uniform("level", kerb + 8, 28)
     line = Frame(canvas, 0, level + dice.uniform("lane", 1.8, 3))
     stripe = line.box(-1, 0, 33, dice.uniform("stripe", 0.7, 1.2))
     dashes = canvas.zigzag(9, dice.uniform("dash")) < dice.uniform("gap", 0.45, 1.1)[:, None]
-    canvas.paint(stripe, "marking", dice.colour("marking", _MARKING), only=dashes)
+    stripe.paint("marking", dice.colour("marking", _MARKING), only=dashes)
     return Ground("road", asphalt, level)
 
 
@@ -180,7 +181,7 @@ def meadow_scene(canvas: Canvas, dice: Dice) -> Ground:
     horizon = np.where(above, np.float32(-3), dice.uniform("horizon", 4, 17))
     _backdrop(canvas, dice, horizon, clouds=2, hills=0.6)
     green = dice.colour("grass", _GRASS)
-    canvas.paint(canvas.below(horizon), "grass", green)
+    canvas.below(horizon).paint("grass", green)
     _trees(canvas, dice, np.maximum(horizon, 6) + dice.uniform("tree base", 1, 3))
 
     # in some images four flowers, in others none
@@ -188,7 +189,7 @@ def meadow_scene(canvas: Canvas, dice: Dice) -> Ground:
         x = dice.uniform(f"flower {k} x", 0, 32)
         flower = Frame(canvas, x, dice.uniform(f"flower {k} y", 18, 32))
         bloom = flower.ellipse(0, 0, 0.8, 0.8).where(dice.chance("flowers", 0.35))
-        canvas.paint(bloom, "flower", dice.colour("flower", _FLOWERS))
+        bloom.paint("flower", dice.colour("flower", _FLOWERS))
     return Ground("grass", green, dice.uniform("level", 24, 29))
 
 
@@ -198,7 +199,7 @@ def sea_scene(canvas: Canvas, dice: Dice) -> Ground:
     _backdrop(canvas, dice, horizon, clouds=3, hills=0.4)
     reflection = dice.uniform("reflection", 0.05, 0.35)
     water = blend(dice.colour("water", _WATER), mood(dice, HORIZON), reflection)
-    canvas.paint(canvas.below(horizon), "water", water)
+    canvas.below(horizon).paint("water", water)
     return Ground("water", water, dice.uniform("level", np.maximum(horizon + 3, 18), 25))
 
 
@@ -206,19 +207,19 @@ def pond_scene(canvas: Canvas, dice: Dice) -> Ground:
     """Paint a pond behind which there are grass and trees, with a leaf that floats on it."""
     horizon = dice.uniform("horizon", -4, 7)
     _backdrop(canvas, dice, horizon, clouds=1, hills=0.5)
-    canvas.paint(canvas.below(horizon), "grass", dice.colour("grass", _GRASS))
+    canvas.below(horizon).paint("grass", dice.colour("grass", _GRASS))
     bank = dice.uniform("bank", 7, 15)
     _trees(canvas, dice, bank - 1)
     weed = dice.colour("weed", _LEAVES)
     water = blend(dice.colour("water", _WATER), weed, dice.uniform("weedy", 0, 0.5))
-    canvas.paint(canvas.below(bank), "water", water)
+    canvas.below(bank).paint("water", water)
 
     # the leaf, which is the object's ground
     level = dice.uniform("level", 23, 28)
     leaf = Frame(canvas, 16, level, dice.uniform("pad", 1, 1.4))
     green = dice.colour("pad", _LEAVES)
-    canvas.paint(leaf.ellipse(0, 0, 13, 3), "leaf", green)
-    canvas.paint(leaf.ellipse(0, -0.4, 12, 2.4), "leaf", green * 1.2)
+    leaf.ellipse(0, 0, 13, 3).paint("leaf", green)
+    leaf.ellipse(0, -0.4, 12, 2.4).paint("leaf", green * 1.2)
     return Ground("leaf", green, level)
 
 
@@ -235,9 +236,9 @@ def foreground(canvas: Canvas, dice: Dice, ground: Ground) -> None:
         surface = ground.level[:, None] + wave  # (n, 1, samples)
         band = canvas.below(ground.level)
         crest = (rows > surface) & (rows < surface + 2.5)
-        canvas.paint(band, "water", ground.colour, only=crest)
+        band.paint("water", ground.colour, only=crest)
         foam = (rows > surface) & (rows < surface + 0.6)
-        canvas.paint(band, "water", blend(ground.colour, np.float32(235), 0.4), only=foam)
+        band.paint("water", blend(ground.colour, np.float32(235), 0.4), only=foam)
 
     # in a third of the meadows, blades of grass
     if ground.part == "grass":
@@ -245,7 +246,7 @@ def foreground(canvas: Canvas, dice: Dice, ground: Ground) -> None:
         blades = canvas.zigzag(2.8) * dice.uniform("blade", 0.5, 2)[:, None]
         tips = height[:, None] - blades  # (n, 1, samples)
         low = canvas.below(ground.level - 4).where(dice.chance("hidden", 0.35))
-        canvas.paint(low, "grass", ground.colour * 0.96, only=rows > tips)
+        low.paint("grass", ground.colour * 0.96, only=rows > tips)
 
     # sometimes a look-alike of a wheel, at one side, but never in a street
     if ground.part in ("grass", "leaf", "water"):
