@@ -13,7 +13,6 @@ import math
 from typing import NamedTuple
 
 import torch
-from einops import repeat
 from torch import Generator, Tensor
 
 
@@ -153,7 +152,7 @@ def take(x: Tensor, ids: Tensor) -> Tensor:
     Returns:
         (B, K, D), in the order of `ids`.
     """
-    return x.gather(1, repeat(ids, "b k -> b k d", d=x.shape[-1]))
+    return x.take_along_dim(ids[:, :, None], 1)
 
 
 def keep_visible(x: Tensor, mask: Mask) -> Tensor:

@@ -129,8 +129,8 @@ def pad_and_crop(images: Tensor, padding: int, shifts: Tensor) -> Tensor:
 
     # One gather within whole planes: on a CPU, one along each axis would take ten times as long
     pixels = rows[:, :, None] * bordered.shape[-1] + columns[:, None]  # (B, H, W)
-    pixels = pixels.view(len(images), 1, -1).expand(-1, images.shape[1], -1)  # (B, C, H W)
-    return bordered.flatten(2).gather(2, pixels).view(images.shape)
+    taken = bordered.flatten(2).take_along_dim(pixels.flatten(1)[:, None], 2)  # (B, C, H W)
+    return taken.view(images.shape)
 
 
 def color_jitter(images: Tensor, factors: Tensor) -> Tensor:
@@ -177,9 +177,9 @@ def shuffle_patches(
     if across:
         axis = 0
     # stable, because devices order equal values differently otherwise
-    order = noise.argsort(dim=axis, stable=True)[:, :, None].expand_as(patches)
+    order = noise.argsort(dim=axis, stable=True)[:, :, None]
     grid = (images.shape[-2] // patch_size[0], images.shape[-1] // patch_size[1])
-    return unpatchify(patches.gather(axis, order), patch_size, grid)
+    return unpatchify(patches.take_along_dim(order, axis), patch_size, grid)
 
 
 def mix(images: Tensor, following: Tensor, share: Tensor, box: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from vit.evaluation.features import Prepare, batches
 from vit.inputs import Images, Normalization, to_float
 from vit.isolation import eval_mode
 from vit.mae import MaskedAutoencoder
-from vit.masking import Mask, make_mask
+from vit.masking import Mask, make_mask, take
 from vit.patches import grid_distances, patchify, unpatchify
 
 TEST_SEED = 20_220_612
@@ -113,7 +113,7 @@ def nearest_visible(targets: Tensor, mask: Mask, grid_size: tuple[int, int]) -> 
         masked = part[:, None, :] > 0  # (b, 1, L)
         parts.append(distance.masked_fill(masked, torch.inf).argmin(-1))  # (b, L)
     nearest = torch.cat(parts)  # (B, L)
-    return targets.gather(1, nearest[:, :, None].expand_as(targets))
+    return take(targets, nearest)
 
 
 @dataclass(frozen=True)

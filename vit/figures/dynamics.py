@@ -61,8 +61,8 @@ def dynamics_figure(steps: Tensor, courses: Courses, title: str, subtitle: str) 
             means = courses[name][quantity].mean(1).numpy()
             look = line_look(len(means), line, mark)
             axes.plot(steps.numpy(), means, color=colour, label=names[name], **look)
-        # The axis of values spans at most `DECADES`; zeros, of frozen matrices, have no place on it,
-        # nor has the overflow of a gradient in fp16
+        # The axis of values spans at most `DECADES`; zeros, of frozen matrices, and overflows of a
+        # gradient in fp16 have no place on it
         values = np.concatenate([np.asarray(line.get_ydata()) for line in axes.lines])
         positive = values[(values > 0) & np.isfinite(values)]
         if not positive.size:

@@ -358,5 +358,5 @@ def in_grid_order(weights: Tensor, mask: Mask | None, num_prefix_tokens: int) ->
     order = torch.cat([prefix, patches], dim=1)[:, None]  # (B, 1, N)
 
     # Rows are queries, columns are keys: both follow the same order
-    queries_sorted = weights.gather(2, order[..., None].expand_as(weights))
-    return queries_sorted.gather(3, order[..., None, :].expand_as(weights))
+    queries_sorted = weights.take_along_dim(order[..., None], 2)
+    return queries_sorted.take_along_dim(order[..., None, :], 3)
