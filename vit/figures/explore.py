@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import base64
 import gzip
-import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -25,7 +24,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 import torch
-from markupsafe import Markup
+from jinja2.utils import htmlsafe_json_dumps
 from torch import Tensor
 
 from vit.errors import UserError
@@ -138,16 +137,12 @@ def explore_page(
         "colours": {"light": PALETTE.tobytes().hex(), "dark": DARK_PALETTE.tobytes().hex()},
         "images": described,
     }
-    description_json = json.dumps(description, separators=(",", ":"))
-    for sign in "<>&":
-        description_json = description_json.replace(sign, f"\\u{ord(sign):04x}")
+    as_json = htmlsafe_json_dumps(description, separators=(",", ":"))
 
     # mtime 0: a page does not tell when it was made, and equal input gives equal bytes
     data = base64.b64encode(gzip.compress(stream, 9, mtime=0)).decode()
     template = Path(__file__).with_name("explore.html")
-    page = render_page(
-        template, title=title, facts=facts, description=Markup(description_json), data=data
-    )
+    page = render_page(template, title=title, facts=facts, description=as_json, data=data)
 
     size = len(page.encode())
     if size > limit:
