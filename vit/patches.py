@@ -93,8 +93,9 @@ def sincos_positions(grid_size: tuple[int, int], embed_dim: int, order: str = "m
     Args:
         grid_size: (rows, columns).
         embed_dim: D, a multiple of 4.
-        order: of the parts: "mae" for [sin x, cos x, sin y, cos y], "timm" for [sin y, sin x,
-            cos y, cos x]. Weights trained with one are wrong with the other.
+        order: of the parts: "mae" for [sin x, cos x, sin y, cos y], "moco" for [sin y, cos y,
+            sin x, cos x], "timm" for [sin y, sin x, cos y, cos x]. Weights trained with one are
+            wrong with another.
 
     Returns:
         (L, D) float32.
@@ -110,6 +111,7 @@ def sincos_positions(grid_size: tuple[int, int], embed_dim: int, order: str = "m
     y = rows.repeat_interleave(grid_size[1])[:, None] * frequencies  # (L, D/4)
     parts = {
         "mae": (x.sin(), x.cos(), y.sin(), y.cos()),
+        "moco": (y.sin(), y.cos(), x.sin(), x.cos()),
         "timm": (y.sin(), x.sin(), y.cos(), x.cos()),
     }
     return torch.cat(parts[order], dim=1).float()

@@ -88,8 +88,9 @@ def test_heads_of_a_file_are_those_of_its_code_and_known_by_an_architectures_nam
     # nor does a form tell on which images it was trained
     assert "mean 0.485, 0.456, 0.406 and std 0.229, 0.224, 0.225 of its input" in said
     assert ours.config.num_heads == heads
-    # 224 of 256 pixels, as MAE's code evaluates
-    assert ours.origin.crop_share == {"MAE, fine-tuned": 0.875}.get(case, 1)
+    # 224 of 256 pixels, as the code evaluates
+    is_cropped = case.startswith(("DINO,", "MAE, fine-tuned", "MoCo"))
+    assert ours.origin.crop_share == (0.875 if is_cropped else 1)
     agree(ours, model)
 
 
@@ -98,7 +99,7 @@ def test_a_classifier_on_moco_is_told_by_its_fixed_positions(fixed, heads):
     """As main_lincls.py saves it: other code writes "arch", too, whose vit_small has 6 heads."""
     model = theirs(384, heads, num_classes=3)
     if fixed:
-        table = torch.cat([torch.zeros(1, 384), sincos_positions((2, 2), 384, "mae")])
+        table = torch.cat([torch.zeros(1, 384), sincos_positions((2, 2), 384, "moco")])
         model.pos_embed.copy_(table[None])
     file = {"arch": "vit_small", "state_dict": under("module.", model.state_dict())}
     agree(load_model(file), model)

@@ -23,9 +23,10 @@ BLOCKS = {"encoder": "blocks.", "decoder": "decoder.blocks."}
 USUAL_HEADS = {"encoder": {1152: 16, 1280: 16, 1408: 16, 1664: 16}, "decoder": {512: 16}}
 # properties that no tensor shows, assumed for an encoder without settings
 MLPS = {"gelu": "an exact GELU", "swiglu": "a SiLU of the first half as gate of the other"}
-# the two orders of the columns of a sin-cos table, in words for the user
+# the orders of the columns of a sin-cos table, in words for the user
 SINCOS_ORDERS = {
     "mae": "[sin x, cos x, sin y, cos y]",
+    "moco": "[sin y, cos y, sin x, cos x]",
     "timm": "[sin y, sin x, cos y, cos x]",
 }
 

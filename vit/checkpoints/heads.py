@@ -21,7 +21,7 @@ from vit.checkpoints.reading import first_few
 # common names of the module with the classifier
 NAMES = (
     "head", "heads", "classifier", "fc", "linear", "logits", "cls_head", "fc_head", "linear_head",
-    "mlp_head", "classification_head", "classifier_head",
+    "mlp_head", "classification_head", "classifier_head", "cls_classifier",
 )  # fmt: skip
 # heads of pretraining that are no classifiers: DINO's and iBOT's, MSN's, and those of MoCo
 # v3, whose two encoders have names of their own

@@ -15,7 +15,8 @@ from vit.errors import one_line
 from vit.weights import architecture
 
 SHOWN = (
-    "path", "checksum", "format", "encoder", "decoder", "parameters", "mean", "std", "class_names",
+    "path", "checksum", "format", "encoder", "decoder", "parameters", "mean", "std", "crop_share",
+    "interpolation", "class_names",
 )  # fmt: skip
 """The facts that `describe` prints."""
 

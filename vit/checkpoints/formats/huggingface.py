@@ -18,6 +18,7 @@ from vit.checkpoints.formats.format import (
     class_names,
     only_given,
 )
+from vit.checkpoints.formats.timm import TWO_HEADS
 from vit.checkpoints.names import shared, table, within
 from vit.checkpoints.reading import Source
 from vit.config import pair
@@ -172,6 +173,8 @@ def huggingface_hints(source: Source) -> dict[str, Any]:
         interpolation, crop_share = USUAL[model_type]
         inputs = {"interpolation": interpolation, "crop_share": crop_share, "usual_input": IMAGENET}
 
+    if any(key.startswith("distillation_classifier.") for key in source.tensors):
+        inputs["head_problem"] = f"is {TWO_HEADS}"
     return inputs | {
         "encoder": encoder,
         "decoder": only_given({ours: config.get(key) for ours, key in DECODER_SETTINGS.items()}),
@@ -286,10 +289,7 @@ VIT = Format(
     rules=(*within((*VIT_ENCODER, *DISTILLATION), "", "vit.", "deit.", "ijepa.", ""), *HEAD),
     dropped=(
         (r"(.*\.)?pooler\.dense\..*", "the pooler, a tanh layer that this encoder does not have"),
-        (
-            r"(cls|distillation)_classifier\..*",
-            "DeiT's two heads, of two tokens, whose mean is its answer; this encoder has one",
-        ),
+        (r"(cls|distillation)_classifier\..*", TWO_HEADS),
         (
             r"(.*\.)?embeddings\.mask_token|decoder\.0\..*",
             "SimMIM's token for masked patches and its decoder, a linear map",

@@ -150,6 +150,10 @@ NOT_COMPUTED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             r"(?<!transformer\.)embeddings\.patch_embeddings\.weight",
         ),
     ),
+    (
+        "a convolutional network before its patches", "hybrids such as R50+ViT",
+        (r"conv_root\..*", r"patch_embed\.backbone\..*"),
+    ),
     ("a norm within its attention", "BEiT-3 and EVA-02", (r"attn\.inner_attn_ln\.weight",)),
     ("no bias on its keys", "BEiT and EVA", (r"attn\.q_bias",)),
     ("pooling by attention", "SigLIP", (r"attn_pool\..*", r"head\.probe", r"MAPHead_0\..*")),

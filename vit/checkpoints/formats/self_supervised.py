@@ -124,6 +124,7 @@ DINO = Format(
     rules=(*ENCODER, *DEIT_III),
     dropped=((r"masked_embed", "iBOT's token for masked patches, used only in its training"),),
     hints=lambda source: of_code(source, "args.arch", r"(vit|deit)_(tiny|small|base|large)"),
+    crop_share=0.875,  # as its eval_knn.py
 )
 
 DINOV2 = Format(
@@ -174,6 +175,8 @@ MOCO = Format(
     rules=ENCODER,
     hints=moco_hints,
     global_pool="token",
+    interpolation="bilinear",  # as its main_lincls.py
+    crop_share=0.875,
     other_inputs=OTHER_INPUTS,
 )
 JEPA = Format(

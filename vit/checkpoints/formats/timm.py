@@ -40,6 +40,9 @@ def timm_hints(source: Source) -> dict[str, Any]:
         hints = timm_models.hints(source)
     if any(key.endswith("head_dist.weight") for key in source.tensors):
         hints["head_problem"] = f"is {TWO_HEADS}"
+    # DeiT III is evaluated on the whole square
+    if any(key.endswith("gamma_1") for key in source.tensors):
+        hints["crop_share"] = 1.0
     return hints
 
 
@@ -53,5 +56,6 @@ TIMM = Format(
         (r"head_dist\..*", TWO_HEADS),
     ),
     hints=timm_hints,
+    crop_share=0.875,  # 224 of 256 pixels, as DeiT's and MAE's code evaluate, and timm's by default
     other_inputs=OTHER_INPUTS,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from vit.checkpoints.formats.format import Format
+from vit.checkpoints.formats.format import IMAGENET, Format
 from vit.checkpoints.names import table, within
 from vit.checkpoints.reading import Source
 
@@ -39,7 +39,7 @@ def torchvision_hints(source: Source) -> dict[str, Any]:
 
     # SWAG's vit_h_14, vit_b_16 and vit_l_16
     if patch_size == 14 or image_size in (384, 512):
-        return hints | {"interpolation": "bicubic", "crop_share": 1.0}
+        return hints | {"interpolation": "bicubic", "crop_share": 1.0, "usual_input": IMAGENET}
 
     # V1; of patches of 16 pixels, SWAG has linear probes with the same sizes and other inputs
     if width == 1024 and patch_size == 16:
