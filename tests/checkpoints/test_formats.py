@@ -89,7 +89,7 @@ def test_timm_architectures_that_are_not_computed_are_refused(tmp_path):
     timm.models.save_for_hf(theirs, tmp_path, safe_serialization=True)
     for name, reason in {
         "resnet18": "no plain vision transformer",
-        "vit_base_patch16_clip_224": "its settings say embed_dim 768, its tensors 192",
+        "vit_base_patch16_clip_224": "its settings say embed_dim 768, not 192",
     }.items():
         change(tmp_path, architecture=name)
         assert reason in refused(tmp_path)
@@ -277,10 +277,10 @@ def test_huggingface_families_of_vit(case, images, tmp_path):
     kind, config, body, left_out = OF_VIT[case]
     theirs = random_model(kind(config(**HUGGINGFACE, num_labels=3)))
     expected = (getattr(theirs, body) if body else theirs)(images).last_hidden_state
-    from_memory = load_model(
-        theirs.state_dict(), num_heads=4, norm_eps=theirs.config.layer_norm_eps
-    )
-    for ours in (load_model(on_disk(theirs, tmp_path)), from_memory):
+    said = dict(num_heads=4, norm_eps=theirs.config.layer_norm_eps)
+    from_memory = load_model(theirs.state_dict(), **said)
+    wrapped = load_model(under("model.", theirs.state_dict()), **said)
+    for ours in (load_model(on_disk(theirs, tmp_path)), from_memory, wrapped):
         close(ours(images), expected)
         if "classifier" in case:
             agree(ours, theirs)

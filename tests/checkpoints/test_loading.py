@@ -156,7 +156,7 @@ def test_settings_that_cannot_be_used_are_refused(writer, section, key, value, n
 
 def test_what_contradicts_the_settings_or_cannot_be_used_is_refused(tmp_path):
     transformers_model().save_pretrained(tmp_path)
-    assert "its settings say num_heads 4, your option 2" in refused(tmp_path, num_heads=2)
+    assert "its settings say num_heads 4, not 2" in refused(tmp_path, num_heads=2)
     (tmp_path / "preprocessor_config.json").write_text(json.dumps({"image_std": [1, 1, 0]}))
     assert "std" in refused(tmp_path)
 

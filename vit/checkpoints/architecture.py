@@ -255,9 +255,8 @@ def _compare(network: Network, settings: dict[str, Any], hints: dict[str, Any]) 
     for key, hint in hints.items():
         # the settings' images may end within a patch
         if key != "image_size" and settings.get(key, hint) != hint:
-            shown = "your option" if getattr(network.options, key, None) else "its tensors"
             raise network.error(
-                f"its settings say {key} {size_text(hint)}, {shown} {size_text(settings[key])}"
+                f"its settings say {key} {size_text(hint)}, not {size_text(settings[key])}"
             )
 
 

@@ -333,6 +333,13 @@ def origin_of(network: Network) -> Origin:
         )
         interpolation = usual.interpolation
 
+    # the share of the usual code, whose authors take images of 32 pixels whole
+    share = hints.crop_share
+    if share is None:
+        share = usual.crop_share if max(encoder.image_size) > 32 else 1.0
+        if share < 1:
+            network.assume(f"a crop to {share:.4g} of an image's centre", "crop_share")
+
     # how the input was normalised; only three channels can be converted to others
     mean = hints.mean
     std = hints.std
@@ -373,7 +380,7 @@ def origin_of(network: Network) -> Origin:
     return Origin(
         normalize=Normalization([*mean], [*std]),
         interpolation=interpolation,
-        crop_share=hints.crop_share or usual.crop_share,
+        crop_share=share,
         squash=hints.squash,
         image_size=encoder.image_size,
         channels=channels,

@@ -107,10 +107,8 @@ def _read_normalization(network: Network, channels: int) -> None:
         return
     network.hints = network.hints.model_copy(update={"mean": mean, "std": std})
     numbers = [", ".join(f"{value:.4g}" for value in values) for values in (mean, std)]
-    share = network.hints.crop_share or network.format.crop_share
     network.assume(
-        f"mean {numbers[0]} and std {numbers[1]} of its input, crop_share {share:.4g}, {reason}",
-        "mean, std, crop_share",
+        f"mean {numbers[0]} and std {numbers[1]} of its input, {reason}", "mean, std, crop_share"
     )
 
 

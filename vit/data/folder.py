@@ -247,7 +247,7 @@ def walk(folder: Path, above: frozenset[str] = frozenset()) -> Iterator[Path]:
         return
     for path in folder.iterdir():
         # files that systems put beside images
-        if path.name.startswith((".", "__MACOSX", "@eaDir")):
+        if path.name.startswith((".", "__MACOSX", "@eaDir", "Thumbs.db", "desktop.ini")):
             continue
         if path.is_dir():
             yield from walk(path, above | {place})

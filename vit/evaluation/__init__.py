@@ -14,7 +14,6 @@ Throughout this package:
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -340,7 +339,7 @@ class _Measures:
         # every kind with RATIOS; among few patches, several may mask the same number: once, then
         masks = self.options.masks
         if not masks:
-            patches = math.prod(model.encoder.patch_embed.grid_size)
+            patches = model.encoder.patch_embed.num_patches
             counts = {patches - num_keep(patches, ratio) for ratio in RATIOS}
             masks = tuple(product(NOISE, (count / patches for count in sorted(counts))))
         rows = []
@@ -439,7 +438,7 @@ def obstacles(model: Model, data: Dataset) -> dict[str, str]:
     # reconstruction needs a decoder, and a patch to mask beside a visible one
     if model.decoder is None:
         reasons["reconstruction"] = "this model has no decoder"
-    elif math.prod(encoder.patch_embed.grid_size) < 2:
+    elif encoder.patch_embed.num_patches < 2:
         reasons["reconstruction"] = "this model has one patch; masking needs at least two"
 
     # the head must choose between the classes of this data

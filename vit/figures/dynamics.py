@@ -74,8 +74,8 @@ def dynamics_figure(steps: Tensor, courses: Courses, title: str, subtitle: str) 
         axes.set(xlim=(steps[0] / 1.12, steps[-1] * 1.2), xscale="log")
         _label(axes.xaxis, float(steps[-1] / steps[0]), "{x:,.0f}")
         _label(axes.yaxis, high / low, "{x:g}")
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower left", ncols=across, fontsize=8)
+    entries = panels[0].get_legend_handles_labels()
+    figure.legend(*entries, loc="outside lower left", ncols=across, fontsize=8)
     return figure
 
 

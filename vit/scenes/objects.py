@@ -66,7 +66,7 @@ def _stand(
     return Frame(canvas, dice.uniform("x", 11, 21), ground.level, size, facing, slope)
 
 
-def _shadow(canvas: Canvas, frame: Frame, ground: Ground, width: Number) -> None:
+def _shadow(frame: Frame, ground: Ground, width: Number) -> None:
     """Darken the ground under the object; the shadow is a part of the ground."""
     frame.ellipse(0, 0, width, 1.1).paint(ground.part, ground.colour * 0.55)
 
@@ -77,7 +77,7 @@ def _shadow(canvas: Canvas, frame: Frame, ground: Ground, width: Number) -> None
 def automobile(canvas: Canvas, dice: Dice, ground: Ground) -> None:
     """Paint a car, seen from the side."""
     car = _stand(canvas, dice, ground, 0.85, 1.25)
-    _shadow(canvas, car, ground, 11.5)
+    _shadow(car, ground, 11.5)
     paint = dice.colour("paint", _PAINT)
     waist = dice.uniform("waist", -7, -6.4)
 
@@ -108,13 +108,13 @@ def automobile(canvas: Canvas, dice: Dice, ground: Ground) -> None:
     car.ellipse(10.2, -4.3, 0.9, 0.7).paint("lamp", dice.colour("lamp", _LAMP, 0.05))
     car.ellipse(-10.6, -4.3, 0.7, 0.7).paint("lamp", dice.colour("rear lamp", _REAR_LAMP))
     for u in (-6.6, 6.4):
-        disc(canvas, dice, car, u, "wheel")
+        disc(dice, car, u, "wheel")
 
 
 def truck(canvas: Canvas, dice: Dice, ground: Ground) -> None:
     """Paint a lorry with a box or a tank, seen from the side."""
     truck = _stand(canvas, dice, ground, 0.85, 1.15)
-    _shadow(canvas, truck, ground, 12.5)
+    _shadow(truck, ground, 12.5)
     paint = dice.colour("paint", _PAINT)
     truck.box(-12.5, -4.4, 11, -1.8).paint("body", paint * 0.45)
 
@@ -141,7 +141,7 @@ def truck(canvas: Canvas, dice: Dice, ground: Ground) -> None:
     pane.paint("window", dice.colour("glass", _GLASS))
     truck.ellipse(10.9, -3.4, 0.7, 0.7).paint("lamp", dice.colour("lamp", _LAMP, 0.05))
     for u in (-9.2, -4, 7.6):
-        disc(canvas, dice, truck, u, "wheel")
+        disc(dice, truck, u, "wheel")
 
 
 def airplane(canvas: Canvas, dice: Dice, ground: Ground) -> None:
@@ -256,7 +256,7 @@ def flying_bird(canvas: Canvas, dice: Dice, ground: Ground) -> None:
 def standing_bird(canvas: Canvas, dice: Dice, ground: Ground) -> None:
     """Paint a bird on its legs, seen from the side."""
     bird = _stand(canvas, dice, ground, 0.9, 1.5)
-    _shadow(canvas, bird, ground, 5)
+    _shadow(bird, ground, 5)
     back = dice.colour("back", _PLUMAGE)
     belly = dice.colour("belly", _PLUMAGE)
     horn = dice.colour("beak", _BEAK)
@@ -369,7 +369,7 @@ def standing(kind: str, canvas: Canvas, dice: Dice, ground: Ground) -> None:
     nod = dice.uniform("nod", 0.55, 1.15)
     head = (shoulder[0] + build.neck[0], shoulder[1] + build.neck[1] * nod)
     nose = (head[0] + build.muzzle[0], head[1] + build.muzzle[1])
-    _shadow(canvas, animal, ground, half + 2)
+    _shadow(animal, ground, half + 2)
 
     # the tail: from the rump to a bend, and on to its tip
     bend = (rump[0] - 1.4 + build.tail[0], rump[1] + build.tail[1])
@@ -405,7 +405,7 @@ def standing(kind: str, canvas: Canvas, dice: Dice, ground: Ground) -> None:
         mane = animal.limb(crest, (head[0] - 1.4, head[1] - 0.8), 1.0, 0.9)
         mane.paint("mane", hair)
     if kind == "deer":
-        _antlers(canvas, dice, animal, head)
+        _antlers(dice, animal, head)
 
     # the head, with muzzle, nose, ears and eye
     animal.ellipse(*head, *build.skull).paint("head", coat * 1.06)
@@ -427,7 +427,7 @@ def standing(kind: str, canvas: Canvas, dice: Dice, ground: Ground) -> None:
     eye.paint("eye", dice.colour("pupil", _PUPIL))
 
 
-def _antlers(canvas: Canvas, dice: Dice, animal: Frame, head: Point) -> None:
+def _antlers(dice: Dice, animal: Frame, head: Point) -> None:
     """Paint two antlers, each a beam that forks once."""
     for lean in (1.6, -1.6):
         root = (head[0] - 0.4, head[1] - 1)
@@ -441,7 +441,7 @@ def _antlers(canvas: Canvas, dice: Dice, animal: Frame, head: Point) -> None:
 def sitting(kind: str, canvas: Canvas, dice: Dice, ground: Ground) -> None:
     """Paint a cat or a dog that faces the viewer."""
     animal = _stand(canvas, dice, ground, 0.9, 1.35)
-    _shadow(canvas, animal, ground, 6)
+    _shadow(animal, ground, 6)
     coat = dice.colour("coat", _COAT[kind])
     pale = blend(coat, dice.colour("pale", _PALE), 0.6)
 
@@ -493,7 +493,7 @@ def sitting(kind: str, canvas: Canvas, dice: Dice, ground: Ground) -> None:
 def frog(canvas: Canvas, dice: Dice, ground: Ground) -> None:
     """Paint a frog that faces the viewer."""
     frog = _stand(canvas, dice, ground, 0.95, 1.5)
-    _shadow(canvas, frog, ground, 8)
+    _shadow(frog, ground, 8)
     skin = dice.colour("skin", _SKIN)
 
     # the hind legs, each a thigh and a foot, then the body with a pale belly

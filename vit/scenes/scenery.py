@@ -125,13 +125,10 @@ def _trees(canvas: Canvas, dice: Dice, base: Array) -> None:
         spruce.where(present & fir).paint("crown", green * 0.9)
 
 
-def disc(
-    canvas: Canvas, dice: Dice, frame: Frame, u: float, part: str, present: Mask | bool = True
-) -> None:
+def disc(dice: Dice, frame: Frame, u: float, part: str, present: Mask | bool = True) -> None:
     """Paint a wheel, or a look-alike: a dark ring around a light hub, standing at v = 0.
 
     Args:
-        canvas: to be painted on.
         dice: of the images.
         frame: of the object.
         u: of its middle.
@@ -259,4 +256,4 @@ def foreground(canvas: Canvas, dice: Dice, ground: Ground) -> None:
             part = "buoy"
             y = dice.uniform("disc y", 30.5, 33)
         frame = Frame(canvas, x, y, dice.uniform("disc size", 0.85, 1.2))
-        disc(canvas, dice, frame, 0, part, dice.chance("disc there", 0.3))
+        disc(dice, frame, 0, part, dice.chance("disc there", 0.3))

@@ -246,7 +246,9 @@ class Classify(Objective):
         # with one class every prediction is right
         if not data.has_classes:
             problem = "has no two classes to tell apart; a folder has them as <class>/<image>"
-            notes = "; ".join([problem, *data.decisions])
+            # a class whose files are in another format
+            absent = [note for note in data.decisions if "left out" in note]
+            notes = "; ".join([problem, *absent])
             raise DataError("train.objective", f"{data.name} {notes}")
         return {"num_classes": len(data.train.class_names)}
 

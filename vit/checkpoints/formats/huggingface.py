@@ -173,7 +173,7 @@ def huggingface_hints(source: Source) -> dict[str, Any]:
         interpolation, crop_share = USUAL[model_type]
         inputs = {"interpolation": interpolation, "crop_share": crop_share, "usual_input": IMAGENET}
 
-    if any(key.startswith("distillation_classifier.") for key in source.tensors):
+    if any(key.endswith("distillation_classifier.weight") for key in source.tensors):
         inputs["head_problem"] = f"is {TWO_HEADS}"
     return inputs | {
         "encoder": encoder,

@@ -168,6 +168,14 @@ def moco_hints(source: Source) -> dict[str, Any]:
     return {}
 
 
+def jepa_hints(source: Source) -> dict[str, Any]:
+    """Return how MSN's logistic_eval.py prepares images; I-JEPA's code says nothing."""
+    hints: dict[str, Any] = {"code": "form"}
+    if any(key.endswith("prototypes") for key in source.tensors):
+        hints |= {"interpolation": "bilinear", "crop_share": 0.875}
+    return hints
+
+
 MOCO = Format(
     name="MoCo v3",
     anchor=ANCHOR,
@@ -184,5 +192,5 @@ JEPA = Format(
     anchor=ANCHOR,
     marks=(r"predictor\.(.*\.)?predictor_blocks\..*", r"prototypes"),
     rules=ENCODER,
-    hints=lambda source: {"code": "form"},
+    hints=jepa_hints,
 )

@@ -40,8 +40,9 @@ def timm_hints(source: Source) -> dict[str, Any]:
         hints = timm_models.hints(source)
     if any(key.endswith("head_dist.weight") for key in source.tensors):
         hints["head_problem"] = f"is {TWO_HEADS}"
-    # DeiT III is evaluated on the whole square
-    if any(key.endswith("gamma_1") for key in source.tensors):
+    # DeiT III and DINOv2 see the whole square
+    scaled = any(key.endswith(("gamma_1", "ls1.gamma")) for key in source.tensors)
+    if scaled and hints.get("crop_share") is None:
         hints["crop_share"] = 1.0
     return hints
 
