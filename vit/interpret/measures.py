@@ -220,11 +220,11 @@ def attention_statistics(
     """Return the means over a data set.
 
     Args:
-        model, geometry: as for `AttentionMaps`; every batch runs through the model once, in eval
-            mode.
+        model: as for `AttentionMaps`; every batch runs through it once, in eval mode.
         batches: of inputs (B, C, H, W), normalised; read one by one. Of each image, three numbers
             for each head are kept.
         layers: numbers of the attention layers, negative from the last; None for all.
+        geometry: layout of the tokens; None to take it from the model.
 
     Raises:
         AttentionError: the maps cannot be captured.
