@@ -13,13 +13,22 @@ import torch.nn.functional as F
 from forks import ROOT
 from PIL import Image
 from small import close
-from tiny import NORMALIZE, assert_same, autoencoder, encoded, encoder, randomize, without_layout
+from tiny import (
+    NORMALIZE,
+    assert_same,
+    autoencoder,
+    encoded,
+    encoder,
+    randomize,
+    save,
+    without_layout,
+)
 from torchvision.transforms.v2.functional import to_pil_image
 
-from vit import cli, load_model, save_model
+from vit import cli, load_model
 from vit.commandline import Parser, given_settings
 from vit.config import OBJECTIVES, Config, read_settings
-from vit.data.sources import SCENES_SEED, load_scenes
+from vit.data.sources import load_scenes
 from vit.report.pictures import draw_pictures
 from vit.runs import read_metrics
 from vit.train import fit
@@ -75,7 +84,7 @@ def test_reconstruct_draws_a_row_for_each_image(tmp_path, monkeypatch):
 def test_film_has_a_frame_for_each_snapshot(tmp_path, monkeypatch):
     for step in (0, 5, 20):
         model = randomize(autoencoder(), 0.1 + step / 40)
-        save_model(tmp_path / "snapshots" / f"step-{step:08d}", model, NORMALIZE)
+        save(tmp_path / "snapshots" / f"step-{step:08d}", model)
     Image.radial_gradient("L").save(tmp_path / "photo.png")
     files = [tmp_path / "photo.png", tmp_path / "film.gif"]
     example_here("film.py", tmp_path, *files, monkeypatch=monkeypatch)
@@ -90,7 +99,7 @@ def test_jpeg_copy_writes_each_image_at_quality_75_in_its_class(tmp_path, monkey
     example_here("jpeg_copy.py", "scenes", target, monkeypatch=monkeypatch)
     expected = {}
     for split, count in counts.items():
-        scenes = load_scenes(count, SCENES_SEED, split)
+        scenes = load_scenes(count, split)
         numbers: Counter[str] = Counter()
         for image, name in zip(scenes.images, scenes.label_names, strict=True):
             path = target / split / name / f"{numbers[name]:04}.jpg"
@@ -184,7 +193,7 @@ def test_distil_learns_the_features_of_another_model_and_goes_on(tmp_path, monke
     # its input, patches and width are not the student's
     teacher = encoder(image_size=(24, 36), patch_size=(12, 9), embed_dim=20, drop_path=0.5)
     randomize(teacher)
-    save_model(tmp_path / "teacher", teacher, NORMALIZE, trained_on=torch.arange(5))
+    save(tmp_path / "teacher", teacher, trained_on=torch.arange(5))
     run = tmp_path / "run"
     words = [tmp_path / "teacher", "--out", run]
     example_here("distil.py", *words, *SMALL.split(), monkeypatch=monkeypatch)
@@ -206,7 +215,7 @@ def test_distil_learns_the_features_of_another_model_and_goes_on(tmp_path, monke
     distil = CLASSES["Distil"]
     config = Config.read(run / "config.yaml")
     model = distil.build_model(config, config.model.vit_config())
-    scenes = load_scenes(3, SCENES_SEED, "train")
+    scenes = load_scenes(3, "train")
     data = SimpleNamespace(train=scenes)
     objective = distil(model, config, data).train()
     images = scenes.images[:].float() / 255

@@ -92,8 +92,8 @@ def load_data(
     elif source == "scenes":
         # no more than are used
         counts = [min(count, config.limit or count) for count in SCENES_COUNTS]
-        train = load_scenes(counts[0], SCENES_SEED, "train")
-        test = load_scenes(counts[1], SCENES_SEED, "test")
+        train = load_scenes(counts[0], "train")
+        test = load_scenes(counts[1], "test")
     else:
         from vit.data.cifar import load_cifar
 
@@ -154,13 +154,13 @@ def load_data(
     )
 
 
-def load_scenes(count: int, seed: int, split: Literal["train", "test"]) -> ImageSet:
+def load_scenes(count: int, split: Literal["train", "test"]) -> ImageSet:
     """Return the first `count` Scenes of a split, 32 x 32.
 
-    Their part maps are `draw_scenes(scene_indices(count, split), seed)[2]`.
+    Their part maps are `draw_scenes(scene_indices(count, split), SCENES_SEED)[2]`.
     """
     # which no other data needs
     from vit.scenes import CLASS_NAMES, draw_scenes, scene_indices
 
-    images, labels, _ = draw_scenes(scene_indices(count, split), seed)
+    images, labels, _ = draw_scenes(scene_indices(count, split), SCENES_SEED)
     return ImageSet(images, labels, CLASS_NAMES, content_hash(images, labels))

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import chain
 from typing import Literal
 
 import numpy as np
@@ -31,45 +30,10 @@ from vit.scenes.scenery import Ground
 
 # --- the parts of Scenes ------------------------------------------------------------------------
 
-CLASS_NAMES = (
-    "airplane",
-    "automobile",
-    "bird",
-    "cat",
-    "deer",
-    "dog",
-    "frog",
-    "horse",
-    "ship",
-    "truck",
-)
-
-# the parts of each kind of scene, and of each class's object
-_BACKDROP = ("sky", "cloud", "sun", "hill")
-PARTS_OF_SCENE: dict[str, tuple[str, ...]] = {
-    "air": _BACKDROP,
-    "street": (*_BACKDROP, "grass", "crown", "trunk", "road", "marking"),
-    "meadow": (*_BACKDROP, "grass", "crown", "trunk", "flower", "ball"),
-    "sea": (*_BACKDROP, "water", "buoy"),
-    "pond": (*_BACKDROP, "grass", "crown", "trunk", "water", "leaf", "buoy"),
-}
-PARTS_OF_OBJECT: dict[str, tuple[str, ...]] = {
-    "airplane": ("fuselage", "wing", "fin", "engine", "window"),
-    "automobile": ("body", "window", "wheel", "lamp"),
-    "bird": ("plumage", "feather", "beak", "claw", "eye"),
-    "cat": ("torso", "head", "ear", "eye", "leg", "tail"),
-    "deer": ("torso", "head", "ear", "eye", "leg", "tail", "antler"),
-    "dog": ("torso", "head", "ear", "eye", "leg", "tail"),
-    "frog": ("skin", "eye"),
-    "horse": ("torso", "head", "ear", "eye", "leg", "tail", "mane"),
-    "ship": ("hull", "sail", "mast", "cabin", "funnel", "window"),
-    "truck": ("body", "window", "wheel", "lamp", "cargo"),
-}
-
-Painter = Callable[[Canvas, Dice, Ground], None]
+Painter = Callable[[Canvas, Ground], None]
 
 # what paints each kind of scene
-_SCENES: dict[str, Callable[[Canvas, Dice], Ground]] = {
+_SCENES: dict[str, Callable[[Canvas], Ground]] = {
     "air": scenery.air_scene,
     "street": scenery.street_scene,
     "meadow": scenery.meadow_scene,
@@ -101,16 +65,24 @@ _RECIPES: dict[str, tuple[tuple[str, Painter], ...]] = {
 SCENES_OF_CLASS = {name: dict(recipes).keys() for name, recipes in _RECIPES.items()}
 """The kinds of scene of each class."""
 
-# each part once; its position is its number in the part maps
-PART_NAMES = tuple(dict.fromkeys(chain(*PARTS_OF_SCENE.values(), *PARTS_OF_OBJECT.values())))
+CLASS_NAMES = tuple(_RECIPES)
+
+# a part's position is its number in the part maps; those of the scenes, then those of the objects
+PART_NAMES = (
+    "sky", "cloud", "sun", "hill", "grass", "crown", "trunk", "road", "marking", "flower", "ball",
+    "water", "buoy", "leaf",
+    "fuselage", "wing", "fin", "engine", "window", "body", "wheel", "lamp", "plumage", "feather",
+    "beak", "claw", "eye", "torso", "head", "ear", "leg", "tail", "antler", "skin", "mane", "hull",
+    "sail", "mast", "cabin", "funnel", "cargo",
+)  # fmt: skip
 
 # --- from a painted canvas to an image ----------------------------------------------------------
 
 # images painted at once, so that their samples stay in the CPU's cache
 _CHUNK = 128
 
-# the first index of the test images; those of training begin at 0
-_FIRST_TEST_INDEX = 1 << 40
+# of the images of each split
+_FIRST_INDEX = {"train": 0, "test": 1 << 40}
 
 # how lightness varies within a part: fine grain, horizontal streaks, soft blotches
 _TEXTURE = {
@@ -161,7 +133,7 @@ def _mean_colours(canvas: Canvas) -> Array:
     return np.stack(channels, axis=1) / SAMPLES**2
 
 
-def _develop(canvas: Canvas, dice: Dice) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+def _develop(canvas: Canvas) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Turn a painted canvas into images: averaged samples with texture, light and noise.
 
     Returns:
@@ -174,20 +146,20 @@ def _develop(canvas: Canvas, dice: Dice) -> tuple[NDArray[np.uint8], NDArray[np.
 
     # Texture, by part
     texture = _PART_TEXTURE[parts]  # (n, 32, 32, 3)
-    lattice = dice.noise("blotches", SIZE // 4 + 1, SIZE // 4 + 1)
+    lattice = canvas.noise("blotches", SIZE // 4 + 1, SIZE // 4 + 1)
     blotches = _stretch(_stretch(lattice).swapaxes(1, 2))
-    light: Array = texture[..., 0] * dice.noise("grain", SIZE, SIZE) + texture[..., 2] * blotches
-    light += texture[..., 1] * _stretch(dice.noise("streaks", SIZE, SIZE // 4 + 1))
+    light: Array = texture[..., 0] * canvas.noise("grain", SIZE, SIZE) + texture[..., 2] * blotches
+    light += texture[..., 1] * _stretch(canvas.noise("streaks", SIZE, SIZE // 4 + 1))
 
     # Light from a side and from above: -1 at the left or upper border, 1 at the opposite one
     across = (np.arange(SIZE, dtype=np.float32) * 2 + 1) / SIZE - 1
-    light += (dice.uniform("side light", -0.14, 0.14) * across)[:, None, :]
-    light += (dice.uniform("top light", -0.12, 0.06) * across)[:, :, None]
+    light += (canvas.uniform("side light", -0.14, 0.14) * across)[:, None, :]
+    light += (canvas.uniform("top light", -0.12, 0.06) * across)[:, :, None]
 
     # The camera's exposure and noise
-    tint = scenery.mood(dice, scenery.LIGHT) / 255
-    exposure = dice.uniform("exposure", 0.82, 1.14) * tint  # (n, 3)
-    noise = dice.noise("noise", 3, SIZE, SIZE) * dice.uniform("film", 2, 10)[..., None, None]
+    tint = scenery.mood(canvas, scenery.LIGHT) / 255
+    exposure = canvas.uniform("exposure", 0.82, 1.14) * tint  # (n, 3)
+    noise = canvas.noise("noise", 3, SIZE, SIZE) * canvas.uniform("film", 2, 10)[..., None, None]
     picture = _mean_colours(canvas) * (light + 1)[:, None] * exposure[:, :, None, None] + noise
     return (np.clip(picture, 0, 255) + np.float32(0.5)).astype(np.uint8), parts
 
@@ -196,14 +168,13 @@ def _draw(
     seed: int, indices: NDArray[np.int64], scene: str, paint_object: Painter
 ) -> tuple[NDArray, NDArray]:
     """Draw images and part maps that all show the same object in the same kind of scene."""
-    dice = Dice(seed, indices)
-    canvas = Canvas(len(indices))
+    canvas = Canvas(seed, indices)
     # rows that an ellipse misses, and level edges, divide by 0
     with np.errstate(divide="ignore", invalid="ignore"):
-        ground = _SCENES[scene](canvas, dice)
-        paint_object(canvas, dice, ground)
-        scenery.foreground(canvas, dice, ground)
-    return _develop(canvas, dice)
+        ground = _SCENES[scene](canvas)
+        paint_object(canvas, ground)
+        scenery.foreground(canvas, ground)
+    return _develop(canvas)
 
 
 def draw_scenes(indices: Tensor, seed: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -254,10 +225,4 @@ def scene_indices(count: int, split: Literal["train", "test"]) -> Tensor:
 
     Training and test images never share one.
     """
-    # Any other word would give training images
-    if split not in ("train", "test"):
-        raise ValueError(f"split must be 'train' or 'test', got {split!r}")
-    indices = torch.arange(count)
-    if split == "test":
-        indices += _FIRST_TEST_INDEX
-    return indices
+    return _FIRST_INDEX[split] + torch.arange(count)

@@ -22,6 +22,14 @@ SIZE = 32
 SAMPLES = 3
 """Samples per side of a pixel: nine soften the edges, and an odd number has one in the middle."""
 
+# samples per side of an image, and the distance between two
+_SIDE = SIZE * SAMPLES
+_STEP = np.float32(1 / SAMPLES)
+CENTRES = ((np.arange(_SIDE, dtype=np.float32) + np.float32(0.5)) * _STEP)[None]
+"""Of the samples of a row or a column, in pixels: (1, samples)."""
+# row k has 255 in its first k columns
+_UP_TO = np.tri(_SIDE + 1, _SIDE, -1, np.uint8) * np.uint8(255)
+
 INFINITY = np.float32(np.inf)
 
 
@@ -138,16 +146,16 @@ class Shape:
         number = np.uint8(len(canvas.parts))
         for left, right in self.pieces:
             # The samples whose centres lie between the ends, and the rows that have any
-            first = np.clip(np.ceil(left / canvas.step - np.float32(0.5)), 0, canvas.samples)
-            end = np.clip(np.floor(right / canvas.step + np.float32(0.5)), first, canvas.samples)
+            first = np.clip(np.ceil(left / _STEP - np.float32(0.5)), 0, _SIDE)
+            end = np.clip(np.floor(right / _STEP + np.float32(0.5)), first, _SIDE)
             touched = np.flatnonzero((end > first).any(axis=0))
             rows = slice(0)
             if len(touched):
                 rows = slice(touched[0], touched[-1] + 1)
 
             # Samples up to `end`, but not up to `first`: 255 inside, then the number inside
-            inside = canvas.up_to.take(end[:, rows].astype(np.intp), axis=0)
-            inside ^= canvas.up_to.take(first[:, rows].astype(np.intp), axis=0)
+            inside = _UP_TO.take(end[:, rows].astype(np.intp), axis=0)
+            inside ^= _UP_TO.take(first[:, rows].astype(np.intp), axis=0)
             if only is None:
                 inside &= number
             else:
@@ -159,41 +167,34 @@ class Shape:
         canvas.parts.append(part)
 
 
-class Canvas:
-    """n images, painted back to front: each call of `Shape.paint` adds a colour and a part.
+class Canvas(Dice):
+    """n images and their random numbers, painted back to front.
+
+    Each call of `Shape.paint` adds a colour and a part.
 
     Attributes:
         n: number of images.
-        samples: side in samples.
-        step: distance between two samples.
-        x, y: (1, samples), the centres of the samples.
-        up_to: (samples + 1, samples), row k with 255 in its first k columns.
         top: uint8 (n, samples, samples), the number of the topmost call at each sample.
         colours: (n, 3) for each call.
         parts: the name of the part for each call.
     """
 
-    def __init__(self, n: int) -> None:
-        self.n = n
-        self.samples = SIZE * SAMPLES
-        self.step = np.float32(1 / SAMPLES)
-        centres = (np.arange(self.samples, dtype=np.float32) + np.float32(0.5)) * self.step
-        self.x = centres[None]
-        self.y = centres[None]
-        self.up_to = np.tri(self.samples + 1, self.samples, -1, np.uint8) * np.uint8(255)
-        self.top = np.zeros((n, self.samples, self.samples), np.uint8)
+    def __init__(self, seed: int, indices: NDArray[np.int64]) -> None:
+        super().__init__(seed, indices)
+        self.n = len(indices)
+        self.top = np.zeros((self.n, _SIDE, _SIDE), np.uint8)
         self.colours: list[Array] = []
         self.parts: list[str] = []
 
     def below(self, height: Number, depth: Number = np.inf) -> Shape:
         """Return the image's whole width, from `height` down to `depth` below it."""
-        rows = (self.y > height) & (self.y <= height + depth)
+        rows = (height < CENTRES) & (height + depth >= CENTRES)
         left = np.where(rows, -INFINITY, INFINITY)
         return Shape(self, (left, np.full_like(left, np.inf)))
 
     def zigzag(self, period: Number, phase: Number = 0.0) -> Array:
         """Return a triangle wave over the columns, 0..1: (n or 1, 1, columns)."""
-        turns = self.x / period + phase
+        turns = CENTRES / period + phase
         return np.abs(turns - np.floor(turns) - np.float32(0.5))[..., None, :] * 2
 
 
@@ -219,7 +220,6 @@ class Frame:
         tilt: Number = 0.0,
     ) -> None:
         self.canvas = canvas
-        self.rows = canvas.y
         self.x = x
         self.y = y
         self.scale = scale
@@ -246,7 +246,7 @@ class Frame:
 
         # solved for the two x of every row; a row that it misses is empty
         height = np.sqrt(c * c + d * d)
-        t = (self.rows - y) / height
+        t = (CENTRES - y) / height
         middle = x + t * ((a * c + b * d) / height)
         half = np.sqrt(1 - t * t) * (np.abs(a * d - b * c) / height)
         half = np.where(t * t < 1, half, -INFINITY)
@@ -259,8 +259,8 @@ class Frame:
         right = -left
         # each row lies between the two edges that it crosses
         for (x0, y0), (x1, y1) in zip(points, points[1:] + points[:1], strict=True):
-            crossed = (self.rows > y0) != (self.rows > y1)
-            x = x0 + (self.rows - y0) * ((x1 - x0) / (y1 - y0))
+            crossed = (y0 < CENTRES) != (y1 < CENTRES)
+            x = x0 + (CENTRES - y0) * ((x1 - x0) / (y1 - y0))
             left = np.minimum(left, np.where(crossed, x, INFINITY))
             right = np.maximum(right, np.where(crossed, x, -INFINITY))
         return Shape(self.canvas, (left, right))
@@ -282,9 +282,6 @@ class Frame:
         length = np.sqrt(np.float32(1) * (du * du + dv * dv))
         nu = dv / length
         nv = -du / length
-        return self.polygon(
-            (start[0] + nu * width0, start[1] + nv * width0),
-            (start[0] + nu * -width0, start[1] + nv * -width0),
-            (end[0] + nu * -width1, end[1] + nv * -width1),
-            (end[0] + nu * width1, end[1] + nv * width1),
-        )
+        # each corner lies aside of an end of the axis
+        around = ((start, width0), (start, -width0), (end, -width1), (end, width1))
+        return self.polygon(*((u + nu * aside, v + nv * aside) for (u, v), aside in around))

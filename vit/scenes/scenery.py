@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vit.scenes.drawing import Array, Canvas, Dice, Frame, Mask, blend, rgb
+from vit.scenes.drawing import CENTRES, Array, Canvas, Frame, Mask, blend, rgb
 
 # one mood per column: clear, deep blue, haze, overcast, gold, dusk, blue hour
 ZENITH = "4c86ce 2c68be 92aec8 9298a0 6e96cd 5c5a96 324274"
@@ -41,31 +41,30 @@ class Ground(NamedTuple):
     level: Array
 
 
-def mood(dice: Dice, palette: str) -> Array:
+def mood(canvas: Canvas, palette: str) -> Array:
     """Return a mood's colour from `ZENITH`, `HORIZON` or `LIGHT`: (n, 3).
 
     An image has the same mood in all three.
     """
     colours = rgb(palette)
-    return colours[dice.choice("mood", len(colours))] + 8 * dice.noise("mood hue", 3)
+    return colours[canvas.choice("mood", len(colours))] + 8 * canvas.noise("mood hue", 3)
 
 
 # --- shared by the scenes ------------------------------------------------------------------
 
 
-def _backdrop(canvas: Canvas, dice: Dice, horizon: Array, clouds: int, hills: float) -> None:
+def _backdrop(canvas: Canvas, horizon: Array, clouds: int, hills: float) -> None:
     """Paint a sky with sun, clouds and hills.
 
     Args:
         canvas: to be painted on.
-        dice: of the images.
         horizon: (n, 1).
         clouds: most clouds in an image.
         hills: probability of hills.
     """
-    zenith = mood(dice, ZENITH)
-    low = mood(dice, HORIZON)
-    light = mood(dice, LIGHT)
+    zenith = mood(canvas, ZENITH)
+    low = mood(canvas, HORIZON)
+    light = mood(canvas, LIGHT)
 
     # the sky, in twelve bands from the zenith's colour to the horizon's
     canvas.below(-1.0).paint("sky", low)
@@ -74,46 +73,46 @@ def _backdrop(canvas: Canvas, dice: Dice, horizon: Array, clouds: int, hills: fl
         band.paint("sky", blend(zenith, low, k / 11))
 
     # the sun, in one image of seven
-    sun_x = dice.uniform("sun x", 2, 30)
-    sun_y = dice.uniform("sun y", 1, 9)
-    sun = Frame(canvas, sun_x, sun_y, dice.uniform("sun size", 1.4, 2.6))
-    circle = sun.ellipse(0, 0, 1, 1).where(dice.chance("sun", 0.15))
+    sun_x = canvas.uniform("sun x", 2, 30)
+    sun_y = canvas.uniform("sun y", 1, 9)
+    sun = Frame(canvas, sun_x, sun_y, canvas.uniform("sun size", 1.4, 2.6))
+    circle = sun.ellipse(0, 0, 1, 1).where(canvas.chance("sun", 0.15))
     circle.paint("sun", blend(light, np.float32(255), 0.5))
 
     # clouds of three puffs, each a little darker than the one before
     for k in range(clouds):
-        cloud_x = dice.uniform(f"cloud {k} x", -2, 34)
-        cloud_y = dice.uniform(f"cloud {k} y", 1, horizon)
-        cloud = Frame(canvas, cloud_x, cloud_y, dice.uniform(f"cloud {k} width", 0.6, 1.5))
+        cloud_x = canvas.uniform(f"cloud {k} x", -2, 34)
+        cloud_y = canvas.uniform(f"cloud {k} y", 1, horizon)
+        cloud = Frame(canvas, cloud_x, cloud_y, canvas.uniform(f"cloud {k} width", 0.6, 1.5))
         puffs = cloud.ellipse(0, 0, 5, 1.5)
         puffs |= cloud.ellipse(-1.6, -1, 2.2, 1.6)
         puffs |= cloud.ellipse(1.8, -0.8, 2, 1.3)
         white = blend(light, low, 0.3) * (0.96 - 0.05 * k)
-        puffs.where(dice.chance(f"cloud {k}", 0.6)).paint("cloud", white)
+        puffs.where(canvas.chance(f"cloud {k}", 0.6)).paint("cloud", white)
 
     # two hills, in haze
-    haze = blend(dice.colour("hill", _LEAVES), low, dice.uniform("haze", 0.3, 0.7))
+    haze = blend(canvas.colour("hill", _LEAVES), low, canvas.uniform("haze", 0.3, 0.7))
     for k, shade in enumerate((1.06, 0.94)):
-        hill = Frame(canvas, dice.uniform(f"hill {k} x", -4, 36), horizon + 1)
-        width = dice.uniform(f"hill {k} width", 10, 26)
-        height = dice.uniform(f"hill {k} height", 2, 6)
+        hill = Frame(canvas, canvas.uniform(f"hill {k} x", -4, 36), horizon + 1)
+        width = canvas.uniform(f"hill {k} width", 10, 26)
+        height = canvas.uniform(f"hill {k} height", 2, 6)
         ridge = hill.ellipse(0, 0, width, height)
-        ridge.where(dice.chance("hills", hills)).paint("hill", haze * shade)
+        ridge.where(canvas.chance("hills", hills)).paint("hill", haze * shade)
 
 
-def _trees(canvas: Canvas, dice: Dice, base: Array) -> None:
+def _trees(canvas: Canvas, base: Array) -> None:
     """Paint up to two trees that stand at the height `base` (n, 1)."""
     for k in range(2):
-        present = dice.chance(f"tree {k}", 0.45)
-        fir = dice.chance(f"fir {k}", 0.4)
-        x = dice.uniform(f"tree {k} x", -1, 33)
-        tree = Frame(canvas, x, base + k, dice.uniform(f"tree {k} size", 0.6, 1.5))
+        present = canvas.chance(f"tree {k}", 0.45)
+        fir = canvas.chance(f"fir {k}", 0.4)
+        x = canvas.uniform(f"tree {k} x", -1, 33)
+        tree = Frame(canvas, x, base + k, canvas.uniform(f"tree {k} size", 0.6, 1.5))
 
         trunk = tree.limb((0, 0.5), (0, -5), 0.75, 0.55).where(present)
-        trunk.paint("trunk", dice.colour(f"bark {k}", BARK))
+        trunk.paint("trunk", canvas.colour(f"bark {k}", BARK))
 
         # a round crown with a light spot, or a fir's two triangles
-        green = dice.colour(f"leaves {k}", _LEAVES)
+        green = canvas.colour(f"leaves {k}", _LEAVES)
         crown = tree.ellipse(0, -7, 3.6, 3.4)
         crown |= tree.ellipse(-2, -5.4, 2.2, 1.9)
         crown |= tree.ellipse(2, -5.6, 2.2, 2)
@@ -125,96 +124,96 @@ def _trees(canvas: Canvas, dice: Dice, base: Array) -> None:
         spruce.where(present & fir).paint("crown", green * 0.9)
 
 
-def disc(dice: Dice, frame: Frame, u: float, part: str, present: Mask | bool = True) -> None:
+def disc(frame: Frame, u: float, part: str, present: Mask | bool = True) -> None:
     """Paint a wheel, or a look-alike: a dark ring around a light hub, standing at v = 0.
 
     Args:
-        dice: of the images.
         frame: of the object.
         u: of its middle.
         part: name of the part.
         present: (n, 1), the images that have one.
     """
-    radius = dice.uniform("disc", 2.1, 2.6)
-    tyre = frame.ellipse(u, -radius, radius * 1.0, radius * 1.0).where(present)
+    canvas = frame.canvas
+    radius = canvas.uniform("disc", 2.1, 2.6)
+    tyre = frame.ellipse(u, -radius, radius, radius).where(present)
     hub = frame.ellipse(u, -radius, radius * 0.45, radius * 0.45).where(present)
-    tyre.paint(part, dice.colour("tyre", _TYRE))
-    hub.paint(part, dice.colour("hub", _HUB))
+    tyre.paint(part, canvas.colour("tyre", _TYRE))
+    hub.paint(part, canvas.colour("hub", _HUB))
 
 
 # --- the scenes: each paints what lies behind the object, and returns its ground -----------------
 
 
-def air_scene(canvas: Canvas, dice: Dice) -> Ground:
+def air_scene(canvas: Canvas) -> Ground:
     """Paint a sky."""
     # above 32 the horizon lies in the image, with hills; else there is only sky
-    horizon = dice.uniform("horizon", 26, 40)
-    _backdrop(canvas, dice, horizon, clouds=4, hills=0.8)
-    return Ground("sky", mood(dice, ZENITH), dice.uniform("level", 11, 21))
+    horizon = canvas.uniform("horizon", 26, 40)
+    _backdrop(canvas, horizon, clouds=4, hills=0.8)
+    return Ground("sky", mood(canvas, ZENITH), canvas.uniform("level", 11, 21))
 
 
-def street_scene(canvas: Canvas, dice: Dice) -> Ground:
+def street_scene(canvas: Canvas) -> Ground:
     """Paint a road before a strip of grass with trees."""
-    horizon = dice.uniform("horizon", 5, 12)
-    _backdrop(canvas, dice, horizon, clouds=2, hills=0.6)
-    canvas.below(horizon).paint("grass", dice.colour("grass", _GRASS))
-    kerb = dice.uniform("kerb", 12.5, 17)
-    _trees(canvas, dice, kerb - 2)
-    asphalt = dice.colour("road", _ROAD)
+    horizon = canvas.uniform("horizon", 5, 12)
+    _backdrop(canvas, horizon, clouds=2, hills=0.6)
+    canvas.below(horizon).paint("grass", canvas.colour("grass", _GRASS))
+    kerb = canvas.uniform("kerb", 12.5, 17)
+    _trees(canvas, kerb - 2)
+    asphalt = canvas.colour("road", _ROAD)
     canvas.below(kerb).paint("road", asphalt)
 
     # a dashed line in front of the object
-    level = dice.uniform("level", kerb + 8, 28)
-    line = Frame(canvas, 0, level + dice.uniform("lane", 1.8, 3))
-    stripe = line.box(-1, 0, 33, dice.uniform("stripe", 0.7, 1.2))
-    dashes = canvas.zigzag(9, dice.uniform("dash")) < dice.uniform("gap", 0.45, 1.1)[:, None]
-    stripe.paint("marking", dice.colour("marking", _MARKING), only=dashes)
+    level = canvas.uniform("level", kerb + 8, 28)
+    line = Frame(canvas, 0, level + canvas.uniform("lane", 1.8, 3))
+    stripe = line.box(-1, 0, 33, canvas.uniform("stripe", 0.7, 1.2))
+    dashes = canvas.zigzag(9, canvas.uniform("dash")) < canvas.uniform("gap", 0.45, 1.1)[:, None]
+    stripe.paint("marking", canvas.colour("marking", _MARKING), only=dashes)
     return Ground("road", asphalt, level)
 
 
-def meadow_scene(canvas: Canvas, dice: Dice) -> Ground:
+def meadow_scene(canvas: Canvas) -> Ground:
     """Paint grass with trees and flowers, sometimes seen from above."""
-    above = dice.chance("from above", 0.2)
-    horizon = np.where(above, np.float32(-3), dice.uniform("horizon", 4, 17))
-    _backdrop(canvas, dice, horizon, clouds=2, hills=0.6)
-    green = dice.colour("grass", _GRASS)
+    above = canvas.chance("from above", 0.2)
+    horizon = np.where(above, np.float32(-3), canvas.uniform("horizon", 4, 17))
+    _backdrop(canvas, horizon, clouds=2, hills=0.6)
+    green = canvas.colour("grass", _GRASS)
     canvas.below(horizon).paint("grass", green)
-    _trees(canvas, dice, np.maximum(horizon, 6) + dice.uniform("tree base", 1, 3))
+    _trees(canvas, np.maximum(horizon, 6) + canvas.uniform("tree base", 1, 3))
 
     # in some images four flowers, in others none
     for k in range(4):
-        x = dice.uniform(f"flower {k} x", 0, 32)
-        flower = Frame(canvas, x, dice.uniform(f"flower {k} y", 18, 32))
-        bloom = flower.ellipse(0, 0, 0.8, 0.8).where(dice.chance("flowers", 0.35))
-        bloom.paint("flower", dice.colour("flower", _FLOWERS))
-    return Ground("grass", green, dice.uniform("level", 24, 29))
+        x = canvas.uniform(f"flower {k} x", 0, 32)
+        flower = Frame(canvas, x, canvas.uniform(f"flower {k} y", 18, 32))
+        bloom = flower.ellipse(0, 0, 0.8, 0.8).where(canvas.chance("flowers", 0.35))
+        bloom.paint("flower", canvas.colour("flower", _FLOWERS))
+    return Ground("grass", green, canvas.uniform("level", 24, 29))
 
 
-def sea_scene(canvas: Canvas, dice: Dice) -> Ground:
+def sea_scene(canvas: Canvas) -> Ground:
     """Paint a sea that mirrors some of the sky."""
-    horizon = dice.uniform("horizon", 8, 17)
-    _backdrop(canvas, dice, horizon, clouds=3, hills=0.4)
-    reflection = dice.uniform("reflection", 0.05, 0.35)
-    water = blend(dice.colour("water", _WATER), mood(dice, HORIZON), reflection)
+    horizon = canvas.uniform("horizon", 8, 17)
+    _backdrop(canvas, horizon, clouds=3, hills=0.4)
+    reflection = canvas.uniform("reflection", 0.05, 0.35)
+    water = blend(canvas.colour("water", _WATER), mood(canvas, HORIZON), reflection)
     canvas.below(horizon).paint("water", water)
-    return Ground("water", water, dice.uniform("level", np.maximum(horizon + 3, 18), 25))
+    return Ground("water", water, canvas.uniform("level", np.maximum(horizon + 3, 18), 25))
 
 
-def pond_scene(canvas: Canvas, dice: Dice) -> Ground:
+def pond_scene(canvas: Canvas) -> Ground:
     """Paint a pond behind which there are grass and trees, with a leaf that floats on it."""
-    horizon = dice.uniform("horizon", -4, 7)
-    _backdrop(canvas, dice, horizon, clouds=1, hills=0.5)
-    canvas.below(horizon).paint("grass", dice.colour("grass", _GRASS))
-    bank = dice.uniform("bank", 7, 15)
-    _trees(canvas, dice, bank - 1)
-    weed = dice.colour("weed", _LEAVES)
-    water = blend(dice.colour("water", _WATER), weed, dice.uniform("weedy", 0, 0.5))
+    horizon = canvas.uniform("horizon", -4, 7)
+    _backdrop(canvas, horizon, clouds=1, hills=0.5)
+    canvas.below(horizon).paint("grass", canvas.colour("grass", _GRASS))
+    bank = canvas.uniform("bank", 7, 15)
+    _trees(canvas, bank - 1)
+    weed = canvas.colour("weed", _LEAVES)
+    water = blend(canvas.colour("water", _WATER), weed, canvas.uniform("weedy", 0, 0.5))
     canvas.below(bank).paint("water", water)
 
     # the leaf, which is the object's ground
-    level = dice.uniform("level", 23, 28)
-    leaf = Frame(canvas, 16, level, dice.uniform("pad", 1, 1.4))
-    green = dice.colour("pad", _LEAVES)
+    level = canvas.uniform("level", 23, 28)
+    leaf = Frame(canvas, 16, level, canvas.uniform("pad", 1, 1.4))
+    green = canvas.colour("pad", _LEAVES)
     leaf.ellipse(0, 0, 13, 3).paint("leaf", green)
     leaf.ellipse(0, -0.4, 12, 2.4).paint("leaf", green * 1.2)
     return Ground("leaf", green, level)
@@ -223,13 +222,13 @@ def pond_scene(canvas: Canvas, dice: Dice) -> Ground:
 # --- before the object ---------------------------------------------------------------------------
 
 
-def foreground(canvas: Canvas, dice: Dice, ground: Ground) -> None:
+def foreground(canvas: Canvas, ground: Ground) -> None:
     """Paint the foreground, over a part of the object: waves, grass, a ball or a buoy."""
-    rows = canvas.y[..., None]  # (1, samples, 1)
+    rows = CENTRES[..., None]  # (1, samples, 1)
 
     # always waves, with foam along their upper edge
     if ground.part == "water":
-        wave = canvas.zigzag(dice.uniform("wave", 4, 9), dice.uniform("phase")) * 0.9
+        wave = canvas.zigzag(canvas.uniform("wave", 4, 9), canvas.uniform("phase")) * 0.9
         surface = ground.level[:, None] + wave  # (n, 1, samples)
         band = canvas.below(ground.level)
         crest = (rows > surface) & (rows < surface + 2.5)
@@ -239,21 +238,21 @@ def foreground(canvas: Canvas, dice: Dice, ground: Ground) -> None:
 
     # in a third of the meadows, blades of grass
     if ground.part == "grass":
-        height = ground.level - dice.uniform("tall", -0.5, 1.5) + dice.uniform("blades", 0, 2)
-        blades = canvas.zigzag(2.8) * dice.uniform("blade", 0.5, 2)[:, None]
+        height = ground.level - canvas.uniform("tall", -0.5, 1.5) + canvas.uniform("blades", 0, 2)
+        blades = canvas.zigzag(2.8) * canvas.uniform("blade", 0.5, 2)[:, None]
         tips = height[:, None] - blades  # (n, 1, samples)
-        low = canvas.below(ground.level - 4).where(dice.chance("hidden", 0.35))
+        low = canvas.below(ground.level - 4).where(canvas.chance("hidden", 0.35))
         low.paint("grass", ground.colour * 0.96, only=rows > tips)
 
     # sometimes a look-alike of a wheel, at one side, but never in a street
     if ground.part in ("grass", "leaf", "water"):
-        at_left = dice.chance("disc left", 0.5)
-        x = np.where(at_left, dice.uniform("disc x", 1, 6), dice.uniform("disc x", 26, 31))
+        at_left = canvas.chance("disc left", 0.5)
+        x = np.where(at_left, canvas.uniform("disc x", 1, 6), canvas.uniform("disc x", 26, 31))
         if ground.part == "grass":
             part = "ball"
-            y = dice.uniform("disc y", 28, 32)
+            y = canvas.uniform("disc y", 28, 32)
         else:
             part = "buoy"
-            y = dice.uniform("disc y", 30.5, 33)
-        frame = Frame(canvas, x, y, dice.uniform("disc size", 0.85, 1.2))
-        disc(dice, frame, 0, part, dice.chance("disc there", 0.3))
+            y = canvas.uniform("disc y", 30.5, 33)
+        frame = Frame(canvas, x, y, canvas.uniform("disc size", 0.85, 1.2))
+        disc(frame, 0, part, canvas.chance("disc there", 0.3))
