@@ -19,7 +19,7 @@ from vit.data.sources import load_data
 from vit.encoder import VisionTransformer
 from vit.inputs import Normalization
 from vit.training.run_folder import RunFolder
-from vit.weights import save_model
+from vit.weights import Origin, save_model
 
 
 def factors(identity, noise, width, rank):
@@ -54,6 +54,11 @@ data = load_data(config.data, config.model.image_size)
 with seeded_weights(config.train.seed):
     encoder = VisionTransformer(config.model.vit_config())
     begin_near_identity(encoder)
-normalize = Normalization.measured_on(data.train.images)
-save_model(command.out, encoder, normalize, data.train.class_names)
+origin = Origin(
+    normalize=Normalization.measured_on(data.train.images),
+    image_size=encoder.config.image_size,
+    channels=encoder.config.channels,
+    class_names=data.train.class_names,
+)
+save_model(command.out, encoder, origin)
 print(f"untrained model: {command.out}")

@@ -45,7 +45,7 @@ from vit.training.loop import train_and_save
 from vit.training.run import setup
 from vit.training.run_folder import RunFolder, find_state
 from vit.training.step import Callback, restore
-from vit.weights import build_model, checkpoint_hash
+from vit.weights import Origin, build_model, checkpoint_hash
 
 # --- arms: models that differ in one thing each, from the same seeds, on the same data -----------
 
@@ -418,7 +418,14 @@ def _train(
             with seeded_weights(config.train.seed):
                 model, normalize, *_ = initial_model(config, data)
                 start(cast(MaskedAutoencoder, model))
-            save_model(initial, model, normalize, data_content_hash=data.content_hash)
+            encoder = model.encoder.config
+            origin = Origin(
+                normalize=normalize,
+                image_size=encoder.image_size,
+                channels=encoder.channels,
+                data_content_hash=data.content_hash,
+            )
+            save_model(initial, model, origin)
         config = changed(config, {"model.init": str(initial)})
     settings = None
     if not run_folder.config.exists():

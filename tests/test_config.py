@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from tiny import NORMALIZE, encoder, names, noise, save_images
+from tiny import encoder, names, noise, save, save_images
 
-from vit.checkpoints import load_model, save_model
+from vit.checkpoints import load_model
 from vit.cli import main
 from vit.config import (
     ClassifyConfig,
@@ -177,7 +177,7 @@ def test_a_home_that_nobody_knows_is_one_line_and_no_folder_of_its_name_is_made(
     for door in (
         load_model,
         lambda out: fit(Config(), out),
-        lambda out: save_model(out, encoder(), NORMALIZE),
+        lambda out: save(out, encoder()),
     ):
         with pytest.raises(ConfigError, match=r"^~[^\n]* HOME[^\n]*$"):
             door(home)

@@ -94,7 +94,7 @@ def test_a_call_leaves_the_process_as_it_was(run, tmp_path):
     calls = {
         "fit": lambda: fitted(tmp_path / "run"),
         "load_model": lambda: load_model(run.folder.path),
-        "save_model": lambda: save_model(tmp_path / "saved", model, run.normalize, ("a", "b", "c")),
+        "save_model": lambda: save_model(tmp_path / "saved", model, run.origin),
         "predict": lambda: predict(model, noise(2)),
         "embed": lambda: embed(model, noise(2)),
         "evaluate": lambda: evaluate(model, run.data, methods, run.normalize, run.compute),

@@ -7,9 +7,9 @@ import re
 
 import pytest
 import torch
-from tiny import NORMALIZE, encoder
+from tiny import encoder, save
 
-from vit.checkpoints import load_model, save_model
+from vit.checkpoints import load_model
 from vit.encoder import VisionTransformer
 from vit.errors import CheckpointError
 from vit.pretrained import shipped, shipped_models
@@ -50,7 +50,7 @@ def test_what_comes_with_the_package_is_whole(name):
 
 def test_what_is_called_so_here_comes_first(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    save_model("vit-tiny-p4-cifar10", encoder(), NORMALIZE)
+    save("vit-tiny-p4-cifar10", encoder())
     assert isinstance(load_model("vit-tiny-p4-cifar10"), VisionTransformer)
 
 

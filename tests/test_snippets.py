@@ -90,12 +90,10 @@ def place(tmp_path_factory) -> Path:
         torch.save(other.state_dict(), place / f"{file}.pth")
     make_run(place / "runs" / "quickstart", dynamics_every=1)
     for name in ("runs/mine", "CHECKPOINT"):
-        save_model(place / name, model, model.origin.normalize)
+        save_model(place / name, model)
     classifier = load_model("vit-tiny-p4-cifar10-finetuned")
     for name in ("runs/classes", "CLASSIFIER"):
-        save_model(
-            place / name, classifier, classifier.origin.normalize, classifier.origin.class_names
-        )
+        save_model(place / name, classifier)
     torch.save(mae_state(model), place / "FILE")
     (place / "path" / "to" / "the").mkdir(parents=True)
     (place / "path" / "to" / "the" / "clone").symlink_to(ROOT)

@@ -9,9 +9,9 @@ from functools import partial
 
 import pytest
 from small import autoencoder, random_model, refused, same
-from tiny import NORMALIZE, encoder
+from tiny import NORMALIZE, encoder, save
 
-from vit.checkpoints import load_model, save_model
+from vit.checkpoints import load_model
 from vit.pretrained import shipped_models
 from vit.weights import WEIGHTS, architecture, class_key
 
@@ -22,14 +22,14 @@ NAMES = ("ape", "caf\u00e9", "odd \udc80 name")
 def folder(tmp_path):
     model = random_model(encoder(num_classes=3, registers=2, num_heads=1, norm_eps=1e-6))
     saved = dict(interpolation="bilinear", crop_share=0.8, data_content_hash="1-2")
-    save_model(tmp_path / "run", model, NORMALIZE, NAMES, "Noise", **saved)
+    save(tmp_path / "run", model, NORMALIZE, NAMES, "Noise", **saved)
     return tmp_path / "run"
 
 
 @pytest.mark.parametrize("name", ["run", "autoencoder", *shipped_models()])
 def test_a_copy_of_the_weights_alone_carries_its_settings(name, folder, tmp_path):
     path = {"run": folder, "autoencoder": tmp_path / "autoencoder"} | shipped_models()
-    save_model(tmp_path / "autoencoder", random_model(autoencoder(norm_pix_loss=True)), NORMALIZE)
+    save(tmp_path / "autoencoder", random_model(autoencoder(norm_pix_loss=True)))
     shutil.copy(path[name] / WEIGHTS, tmp_path / "downloaded.safetensors")
     with warnings.catch_warnings(action="error"):
         alone = load_model(tmp_path / "downloaded.safetensors")
@@ -75,6 +75,6 @@ def test_the_same_model_is_the_same_bytes(tmp_path):
     model = encoder()
     contents = set()
     for number in range(8):
-        save_model(tmp_path / str(number), model, NORMALIZE)
+        save(tmp_path / str(number), model)
         contents.add((tmp_path / str(number) / WEIGHTS).read_bytes())
     assert len(contents) == 1

@@ -5,7 +5,7 @@ import resource
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -34,7 +34,8 @@ from vit.encoder import VisionTransformer
 from vit.figures.style import style
 from vit.inputs import Normalization
 from vit.interpret import AttentionMaps
-from vit.mae import MaskedAutoencoder, build_autoencoder
+from vit.mae import MaskedAutoencoder, Model, build_autoencoder
+from vit.weights import Origin, save_model
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -123,6 +124,28 @@ def without_layout() -> Iterator[None]:
 
 def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
+
+
+def save(
+    folder: Path,
+    model: Model,
+    normalize: Normalization = NORMALIZE,
+    class_names: Iterable[str] = (),
+    data: str = "",
+    dtype: torch.dtype = torch.float32,
+    **facts: Any,
+) -> None:
+    """Save a model that no run has made."""
+    size = model.encoder.config
+    origin = Origin(
+        normalize=normalize,
+        image_size=size.image_size,
+        channels=size.channels,
+        class_names=tuple(class_names),
+        data=data,
+        **facts,
+    )
+    save_model(folder, model, origin, dtype)
 
 
 def noise(count: int, seed: int = 0, size: tuple[int, int] = (16, 16)) -> Tensor:

@@ -28,7 +28,7 @@ from torch import Tensor
 from vit.atomic import make_folder, replacing, write_json
 from vit.config import DecoderConfig, ViTConfig, user_path
 from vit.encoder import VisionTransformer
-from vit.inputs import ModelInputs, Normalization, Preparation
+from vit.inputs import ModelInputs
 from vit.mae import Model, build_autoencoder
 
 if TYPE_CHECKING:
@@ -49,39 +49,25 @@ TRAINED_ON = "trained_on.npy"
 def save_model(
     folder: str | Path,
     model: Model,
-    normalize: Normalization,
-    class_names: tuple[str, ...] = (),
-    data: str = "",
-    *,
-    interpolation: str = "bicubic",
-    crop_share: float = 1.0,
-    squash: bool = False,
-    data_content_hash: str = "",
-    trained_on: Tensor | None = None,
+    origin: Origin | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> None:
     """Write model.safetensors and config.json into `folder`, for `vit.checkpoints.load_model`.
 
     Args:
-        folder: created if missing.
+        folder: created if missing. The hashes of training images, if known, are in trained_on.npy.
         model: an encoder, or an autoencoder with its decoder.
-        normalize: of the input.
-        class_names: of the head, or of the training data.
-        data: name of the training data.
-        interpolation: how images are resized to the model's size.
-        crop_share: fraction to keep of an image's centred part.
-        squash: whether images of another shape are squashed, not cropped.
-        data_content_hash: the training data's (`vit.data.Dataset.content_hash`).
-        trained_on: `vit.data.ImageSet.image_hashes` of the training images, int64 (M,), written to
-            trained_on.npy; None or empty: unknown.
+        origin: how its input is made, and what is known of its data; None: the model's own, which
+            every trained or loaded model has.
         dtype: of the weights on disk; they always load as float32.
     """
+    origin = origin or model.origin
     # first, as config.json, which comes last, says that all is there
     folder = user_path(folder)
-    if trained_on is not None and len(trained_on):
+    if len(origin.trained_on):
         make_folder(folder)
         with replacing(folder / TRAINED_ON) as temporary, temporary.open("wb") as file:
-            np.save(file, trained_on.unique().numpy())
+            np.save(file, origin.trained_on.unique().numpy())
 
     # timm's names, which have no "encoder."
     tensors = {}
@@ -92,23 +78,22 @@ def save_model(
     config: dict[str, Any] = {
         "format": FORMAT,
         **architecture(model),
-        "mean": normalize.mean,
-        "std": normalize.std,
-        "interpolation": interpolation,
-        "crop_share": crop_share,
-        "class_names": class_names,
-        "data": data,
-        "data_content_hash": data_content_hash,
+        "mean": origin.normalize.mean,
+        "std": origin.normalize.std,
+        "interpolation": origin.interpolation,
+        "crop_share": origin.crop_share,
+        "class_names": origin.class_names,
+        "data": origin.data,
+        "data_content_hash": origin.data_content_hash,
         "content_hash": weights_hash(model),
     }
-    if squash:
+    if origin.squash:
         config["squash"] = True
 
     # timm's settings beside them, under other keys, if its vision transformer computes exactly this
     encoder = model.encoder.config
     if encoder.qkv == "linear" and encoder.norm_eps == TIMM_EPS:
-        prepared = Preparation(interpolation, crop_share, squash)
-        config |= timm_config(encoder, normalize, prepared, class_names)
+        config |= timm_config(encoder, origin)
         if model.decoder is not None:
             # timm has no place for the decoder's tensors
             config["model_args"]["pretrained_strict"] = False
@@ -206,15 +191,12 @@ TIMM_EPS = 1e-6
 """The eps of timm's norms, which no argument changes."""
 
 
-def timm_config(
-    settings: ViTConfig, normalize: Normalization, prepared: Preparation, class_names: Sequence[str]
-) -> dict[str, Any]:
+def timm_config(settings: ViTConfig, origin: Origin) -> dict[str, Any]:
     """Return timm's config.json for an encoder, which transformers' TimmWrapper reads too.
 
     Args:
         settings: the encoder's.
-        normalize, prepared: of its input.
-        class_names: of the head, or of the training data.
+        origin: how its input is made, and the names of its classes, or of the training data's.
     """
     model_args = {name: getattr(settings, name) for name in SAME_ARGUMENTS}
     model_args["img_size"] = settings.image_size
@@ -251,11 +233,11 @@ def timm_config(
         "pretrained_cfg": {
             "input_size": [settings.channels, *settings.image_size],
             "fixed_input_size": True,
-            "interpolation": prepared.interpolation,
-            "crop_pct": prepared.crop_share,
-            "crop_mode": "squash" if prepared.squash else "center",
-            "mean": normalize.mean,
-            "std": normalize.std,
+            "interpolation": origin.interpolation,
+            "crop_pct": origin.crop_share,
+            "crop_mode": "squash" if origin.squash else "center",
+            "mean": origin.normalize.mean,
+            "std": origin.normalize.std,
             "num_classes": settings.num_classes,
             "first_conv": "patch_embed.proj",
             "classifier": "head",
@@ -264,8 +246,8 @@ def timm_config(
         "torch_dtype": "float32",
     }
     # class_names may be those of the training data alone
-    if 0 < settings.num_classes == len(class_names):
-        config["label_names"] = class_names
+    if 0 < settings.num_classes == len(origin.class_names):
+        config["label_names"] = origin.class_names
     return config
 
 
@@ -279,7 +261,7 @@ class Origin(ModelInputs):
     """Where a model came from and how its input is made: its `origin`, once trained or loaded.
 
     Attributes:
-        source: the run folder, or the name or path that was loaded.
+        source: the run folder, or the name or path that was loaded; "" for neither.
         class_names: of the head, or of the training data; empty if unknown.
         data: name of the training data; "" if unknown.
         data_content_hash: `vit.data.Dataset.content_hash` of the training and test images; "" if
@@ -291,10 +273,10 @@ class Origin(ModelInputs):
         report: a `vit.checkpoints.Report` on each tensor of a loaded model, else None.
     """
 
-    source: str
-    class_names: tuple[str, ...]
-    data: str
-    data_content_hash: str
+    source: str = ""
+    class_names: tuple[str, ...] = ()
+    data: str = ""
+    data_content_hash: str = ""
     trained_on: Tensor = field(default_factory=no_images, repr=False, compare=False)
     format: str = NAME
     details: dict[str, Any] = field(default_factory=dict)
@@ -313,11 +295,6 @@ class Origin(ModelInputs):
     def notes(self) -> list[str]:
         """What was assumed or changed when the model was loaded."""
         return getattr(self.report, "notes", [])
-
-    @property
-    def untrained(self) -> list[str]:
-        """The names of the tensors that the checkpoint lacked."""
-        return list(getattr(self.report, "missing", []))
 
     def was_tested_on(self, content_hash: str) -> bool:
         """Return whether the training held out the images with this hash.

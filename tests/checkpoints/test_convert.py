@@ -12,10 +12,10 @@ import torch
 import transformers as hf
 from PIL import Image
 from small import HUGGINGFACE, SIZES, agree, autoencoder, close, random_model, same
-from tiny import NORMALIZE, names, seeded
+from tiny import NORMALIZE, names, save, seeded
 from torch import nn
 
-from vit.checkpoints import load_model, save_model
+from vit.checkpoints import load_model
 from vit.checkpoints.convert import convert_model
 from vit.config import DecoderConfig, ViTConfig
 from vit.encoder import VisionTransformer
@@ -36,7 +36,7 @@ def saved(folder, class_names=(), decoder=False, **settings):
     if model.encoder.config.channels == 1:
         normalize = Normalization([0.1], [0.4])
     random_model(model)
-    save_model(folder, model, normalize, class_names, "some images", interpolation="bilinear")
+    save(folder, model, normalize, class_names, "some images", interpolation="bilinear")
     return load_model(folder)
 
 
@@ -80,7 +80,7 @@ def test_loaded_model_is_the_saved_one_to_the_bit(tmp_path, settings):
     for parameter in saved.parameters():
         nn.init.normal_(parameter, 0.5)
     normalize = Normalization([0.1, 1 / 3, 0.7], [0.3, 0.2, 1 / 7])
-    save_model(tmp_path / "new" / "folder", saved, normalize, ("plane", "naïve ship"), "CIFAR-10")
+    save(tmp_path / "new" / "folder", saved, normalize, ("plane", "naïve ship"), "CIFAR-10")
     loaded = load_model(str(tmp_path / "new" / "folder"))
     same(saved, loaded)
     trained = [parameter.requires_grad for parameter in saved.parameters()]
@@ -101,7 +101,7 @@ def test_loaded_model_is_the_saved_one_to_the_bit(tmp_path, settings):
 
 def test_training_images_are_those_of_the_weights_whatever_lies_beside_them(tmp_path):
     for name in ("one", "two"):
-        save_model(tmp_path / name, autoencoder(), NORMALIZE, trained_on=torch.tensor([len(name)]))
+        save(tmp_path / name, autoencoder(), trained_on=torch.tensor([len(name)]))
     assert load_model(tmp_path / "two").origin.trained_on.tolist() == [3]
     shutil.copy(tmp_path / "one" / "model.safetensors", tmp_path / "two" / "one.safetensors")
     assert not len(load_model(tmp_path / "two" / "one.safetensors").origin.trained_on)
@@ -110,7 +110,7 @@ def test_training_images_are_those_of_the_weights_whatever_lies_beside_them(tmp_
 def test_content_hash_tells_weights_apart_and_not_their_precision_on_disk(tmp_path):
     model = random_model(autoencoder())
     for name, dtype in (("whole", torch.float32), ("half", torch.float16)):
-        save_model(tmp_path / name, model, NORMALIZE, dtype=dtype)
+        save(tmp_path / name, model, dtype=dtype)
     hashes = {weights_hash(load_model(tmp_path / name)) for name in ("whole", "half")}
     assert hashes == {weights_hash(model)}
 
@@ -253,7 +253,7 @@ def test_a_model_that_a_format_cannot_hold_is_refused_and_nothing_is_written(
 
 def test_a_decoder_of_another_kind_comes_back_and_transformers_cannot_hold_it(tmp_path):
     decoder = DecoderConfig(dim=24, depth=1, num_heads=3, norm_eps=1e-5)
-    save_model(tmp_path / "ours", build_autoencoder(ViTConfig(**SIZES), decoder), NORMALIZE)
+    save(tmp_path / "ours", build_autoencoder(ViTConfig(**SIZES), decoder))
     ours = load_model(tmp_path / "ours")
     assert ours.decoder.config.norm_eps == 1e-5
     with pytest.raises(CheckpointError, match="computes norm_eps "):

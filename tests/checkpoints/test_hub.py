@@ -10,9 +10,9 @@ import pytest
 import timm
 import torch
 from small import SIZES, refused, same
-from tiny import NORMALIZE, Payload
+from tiny import NORMALIZE, Payload, save
 
-from vit.checkpoints import load_model, save_model
+from vit.checkpoints import load_model
 from vit.config import ViTConfig
 from vit.encoder import VisionTransformer
 
@@ -42,7 +42,7 @@ def hub(tmp_path, monkeypatch):
 
 def test_a_models_weights_and_settings_are_fetched_and_nothing_else(hub, tmp_path):
     model = VisionTransformer(ViTConfig(**SIZES))
-    save_model(tmp_path / "hub" / "me" / "tiny", model, NORMALIZE, (), "some | images *")
+    save(tmp_path / "hub" / "me" / "tiny", model, NORMALIZE, (), "some | images *")
     (tmp_path / "hub" / "me" / "tiny" / "secret.bin").write_text("not asked for")
     for name in ("hf/me/tiny", "hf/me/tiny@v2"):
         got = load_model(name)

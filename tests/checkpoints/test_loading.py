@@ -29,10 +29,10 @@ from small import (
 )
 from timm.layers import resample_abs_pos_embed, resample_patch_embed
 from timm.models import adapt_input_conv
-from tiny import NORMALIZE, Payload
+from tiny import Payload, save
 from torch import nn
 
-from vit.checkpoints import load_model, save_model
+from vit.checkpoints import load_model
 from vit.cli import main
 
 NORMAL = dict(mean=(0.5,) * 3, std=(0.5,) * 3)
@@ -127,7 +127,7 @@ def test_a_head_that_only_the_settings_name_is_missing(tmp_path):
 
 
 WRITERS = {
-    "ours": lambda folder: save_model(folder, autoencoder(layer_scale=0.1), NORMALIZE),
+    "ours": lambda folder: save(folder, autoencoder(layer_scale=0.1)),
     "transformers": lambda folder: transformers_model().save_pretrained(folder),
 }
 
@@ -280,7 +280,7 @@ def test_channels_are_adapted_by_timms_function(channels):
 
 
 def test_a_resized_autoencoder_keeps_its_decoder(tmp_path):
-    save_model(tmp_path, autoencoder(), NORMALIZE)
+    save(tmp_path, autoencoder())
     model = load_model(tmp_path, image_size=32)
     assert model.decoder.pos_embed.shape == (1, 65, 24)
     assert "decoder.pred." in refused(tmp_path, patch_size=8)

@@ -17,14 +17,14 @@ import transformers
 from PIL import Image
 from small import close, warned
 from timm.data import create_transform, resolve_data_config
-from tiny import NORMALIZE, seeded
+from tiny import NORMALIZE, save, seeded
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 from torchvision.transforms._presets import ImageClassification
 from transformers import AutoImageProcessor, BitImageProcessorPil
 
-from vit.checkpoints import load_model, save_model
+from vit.checkpoints import load_model
 from vit.checkpoints.convert import convert_model
 from vit.cli import main
 from vit.config import DataConfig, ViTConfig
@@ -52,7 +52,7 @@ def folder(tmp_path_factory):
         channels = 1 if name == "grey" else 3
         config = ViTConfig(**TINY, image_size=SIZE, channels=channels, num_classes=2)
         normalize = Normalization(NORMALIZE.mean[:channels], NORMALIZE.std[:channels])
-        save_model(folder / name, VisionTransformer(config), normalize, ("a", "b"), **saved)
+        save(folder / name, VisionTransformer(config), normalize, ("a", "b"), **saved)
     pixels = np.random.default_rng(0).integers(0, 256, (40, 64, 4), dtype=np.uint8)
     colour = Image.fromarray(pixels[..., :3])
     pictures = {
@@ -218,7 +218,7 @@ def test_torchvision_prepares_the_same_pixels(photo):
 @pytest.mark.parametrize(("shape", "share"), [((32, 32), 0.875), ((32, 48), 1.0)])
 def test_transformers_prepares_the_same_pixels_for_a_model_of_ours(shape, share, photo, tmp_path):
     config = ViTConfig(image_size=shape, patch_size=(16, 16), embed_dim=16, depth=1, num_heads=2)
-    save_model(tmp_path / "ours", VisionTransformer(config), NORMALIZE, crop_share=share)
+    save(tmp_path / "ours", VisionTransformer(config), crop_share=share)
     ours = load_model(tmp_path / "ours")
     notes = convert_model(ours, "huggingface", tmp_path / "theirs")
     assert any("squashes" in note for note in notes) == (shape[0] != shape[1])

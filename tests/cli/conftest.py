@@ -13,6 +13,7 @@ from tiny import (
     encoder,
     noise,
     randomize,
+    save,
     save_images,
     seeded,
     without_layout,
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 from torchvision.transforms.v2.functional import to_pil_image
 
 from vit.atomic import write_text
-from vit.checkpoints import load_model, save_model
+from vit.checkpoints import load_model
 from vit.cli import main
 from vit.config import DecoderConfig
 from vit.inputs import to_float
@@ -46,7 +47,7 @@ def models(tmp_path_factory) -> Path:
         ("registers", (), autoencoder(False, DECODER, **SIZES, registers=2)),
         ("plain", (), encoder(**SIZES, class_token=False)),
     ):
-        save_model(place / name, randomize(model, 0.3), NORMALIZE, classes, "pictures")
+        save(place / name, randomize(model, 0.3), NORMALIZE, classes, "pictures")
     for number, name in enumerate(("one", "two")):
         to_pil_image(noise(1, number, (30, 40))[0]).save(place / f"{name}.png")
     for number, name in enumerate(("cat", "dog")):

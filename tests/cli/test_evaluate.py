@@ -15,10 +15,11 @@ from tiny import (
     encoder,
     names,
     randomize,
+    save,
     save_images,
 )
 
-from vit.checkpoints import load_model, save_model
+from vit.checkpoints import load_model
 from vit.config import DataConfig, changed
 from vit.data.draws import seeded_weights
 from vit.data.images import hold_out, in_folds, lowest_of_classes, spread
@@ -46,14 +47,14 @@ def place(tmp_path_factory):
             pixels[..., 2 - label] += generator.integers(20, 110, (count, 1, 1))
             save_images(place / "images" / split / name, pixels.astype(np.uint8))
     torch.manual_seed(0)
-    save_model(place / "mae", randomize(autoencoder(**SIZES), 0.3), NORMALIZE)
+    save(place / "mae", randomize(autoencoder(**SIZES), 0.3))
     classifier = randomize(encoder(**SIZES, num_classes=3), 0.3)
-    save_model(place / "classifier", classifier, NORMALIZE)
+    save(place / "classifier", classifier)
 
     # the classifier, with its classes in another order
     for parameter in classifier.head.parameters():
         parameter.data = parameter.data.flip(0)
-    save_model(place / "turned", classifier, NORMALIZE, ("red", "green", "blue"))
+    save(place / "turned", classifier, NORMALIZE, ("red", "green", "blue"))
     return place
 
 
@@ -177,7 +178,7 @@ def test_few_labels_and_images_of_training_that_are_held_out(data, measured):
 def test_images_that_a_model_was_trained_on_are_no_test_and_said(data, place, measured, refused):
     model = load_model("mae")
     trained_on = torch.cat([data.train.image_hashes[12:], data.test.image_hashes[:7]])
-    save_model(place / "taught", model, NORMALIZE, trained_on=trained_on)
+    save(place / "taught", model, trained_on=trained_on)
     assert load_model("taught").origin.trained_on.tolist() == trained_on.sort().values.tolist()
     found = measured("taught --method knn")
     assert found["note"].startswith("7 of the 30 test images")
@@ -187,9 +188,9 @@ def test_images_that_a_model_was_trained_on_are_no_test_and_said(data, place, me
     assert (found["note"], found["data"]["test_images"]) == ("", 12)
     assert found["data"]["train_images"] == 60
     # one image that it knows does not turn the choice about
-    save_model(place / "knows-one", model, NORMALIZE, trained_on=data.train.image_hashes[:1])
+    save(place / "knows-one", model, trained_on=data.train.image_hashes[:1])
     assert measured("knows-one --method knn --val-size 12")["data"]["test_images"] < 25
-    save_model(place / "knows-all", model, NORMALIZE, trained_on=data.train.image_hashes)
+    save(place / "knows-all", model, trained_on=data.train.image_hashes)
     assert "on all" in refused("evaluate", "knows-all", "images", "--val-size", 5)
     (place / "knows-all" / "trained_on.npy").write_text("text")
     assert "trained_on.npy is damaged" in refused("evaluate", "knows-all", "images")
@@ -222,11 +223,11 @@ def test_few_images_without_test_images_are_cross_validated(place, measured, tmp
 
     # some of the labels, or a model that may know them: the held-out images
     model = load_model("classifier")
-    save_model(place / "knows", model, NORMALIZE, trained_on=data.train.image_hashes)
+    save(place / "knows", model, trained_on=data.train.image_hashes)
     for line in ("mae --labels 0.5", "mae --val-size 9", "classifier", "knows"):
         assert measured(f"{line} --data {root} --method knn")["knn"]["images"] < 20
     # without their labels, it is told
-    save_model(place / "saw", load_model("mae"), NORMALIZE, trained_on=hashes[:40])
+    save(place / "saw", load_model("mae"), trained_on=hashes[:40])
     note = measured(f"saw --data {root} --method knn")["note"]
     assert "which this model was trained on, without" in note
 
@@ -280,7 +281,7 @@ def test_a_run_and_vit_evaluate_measure_alike_at_any_size(
     run = setup(settings, load_data(settings.data, size))
     for _ in train_steps(run):
         pass
-    save_model(tmp_path / "run", run.result, run.normalize, run.data.train.class_names)
+    save(tmp_path / "run", run.result, run.normalize, run.data.train.class_names)
     expected = measure(run)
     for method in methods:
         found = measured(f"{tmp_path / 'run'} scenes --limit 40 --method {method}")

@@ -14,9 +14,8 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from PIL import Image
-from tiny import CPU, NORMALIZE, captured, encoder, randomize, weights_of
+from tiny import CPU, captured, encoder, randomize, save, weights_of
 
-from vit import save_model
 from vit.evaluation.reconstruction import reconstruct
 
 
@@ -91,7 +90,7 @@ def test_each_snapshot_is_a_moment_of_the_page(shown, vit, tmp_path):
     """Of a run that still trains, too, which has no other weights yet."""
     models = [randomize(encoder(image_size=(12, 16))).eval() for _ in range(2)]
     for step, model in zip((0, 20), models, strict=True):
-        save_model(tmp_path / "snapshots" / f"step-{step:08d}", model, NORMALIZE)
+        save(tmp_path / "snapshots" / f"step-{step:08d}", model)
     page = tmp_path / "page.html"
     line = f"{tmp_path} one.png --snapshots --numbers --out {page}"
     assert vit("explore", line)[0] == 0

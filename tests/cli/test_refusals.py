@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 from small import change
-from tiny import NORMALIZE, encoder
+from tiny import NORMALIZE, encoder, save
 
-from vit.checkpoints import save_model
 from vit.config import Config
 
 REFUSED = {
@@ -33,7 +32,6 @@ REFUSED = {
         ("labels data --method head", "is for multi_label_classification, no choice between"),
         ("encoder data --num-classes 4", "parts of this model are untrained (head.weight, 2 in all)"),
         ("encoder data --method reconstruction", "this model has no decoder"),
-        ("mae data --seeds 1,2,1", "'1,2,1' cannot be used; each seed once"),
         ("mae data --out begun", "is a run with its own figures; name e.g. begun/evaluation"),
         ("mae data/cat --method knn", "has no labels"),
     ],
@@ -59,8 +57,8 @@ def place(models, tmp_path_factory) -> Path:
     """A copy of `models`, heads for other classes and for several at once, and a begun run."""
     place = shutil.copytree(models, tmp_path_factory.mktemp("refusals") / "place")
     two = encoder(image_size=(12, 16), num_classes=2)
-    save_model(place / "strange", two, NORMALIZE, ("cyan", "lime"))
-    save_model(place / "labels", two, NORMALIZE)
+    save(place / "strange", two, NORMALIZE, ("cyan", "lime"))
+    save(place / "labels", two)
     change(place / "labels", problem_type="multi_label_classification")
     (place / "begun").mkdir()
     (place / "begun" / "config.yaml").write_text(yaml.safe_dump(Config().to_dict()))

@@ -6,11 +6,11 @@ The nearest images are those of the largest cosines, as NumPy computes them.
 import numpy as np
 import pytest
 import torch
-from tiny import NORMALIZE, encoder, noise
+from tiny import encoder, noise, save
 from torch.testing import assert_close
 from torchvision.transforms.v2.functional import to_pil_image
 
-from vit.checkpoints import load_model, save_model
+from vit.checkpoints import load_model
 from vit.errors import CheckpointError, DataError
 from vit.evaluation.classification import views_of
 from vit.evaluation.features import for_neighbours
@@ -18,7 +18,7 @@ from vit.look.predict import embed, nearest, predict
 
 
 def loaded(folder, model):
-    save_model(folder, model, NORMALIZE)
+    save(folder, model)
     return load_model(folder)
 
 

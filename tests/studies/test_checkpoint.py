@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 from matplotlib.figure import Figure
-from tiny import NORMALIZE, autoencoder, names
+from tiny import NORMALIZE, autoencoder, names, save
 
 from studies import OF_TRAININGS, STUDIES, StudyConfig, running
 from studies.experiment import Experiment
 from studies.running import run_study
 from vit.atomic import write_text
-from vit.checkpoints import save_model
 from vit.inputs import Preparation, to_float
 from vit.weights import weights_hash
 
@@ -107,7 +106,7 @@ def test_it_is_shown_images_as_it_was_trained_and_is_compared_with_an_untrained_
 ):
     torch.manual_seed(3)
     kept = autoencoder(norm_pix_loss=False)
-    save_model(tmp_path, kept, NORMALIZE, interpolation="bilinear")
+    save(tmp_path, kept, interpolation="bilinear")
     small = looking_at(experiment, tmp_path)
     (one,) = small.models()
     expected = NORMALIZE(to_float(one.sample(4), (16, 16), Preparation("bilinear")))

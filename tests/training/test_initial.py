@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import CLASSES, TINY, assert_same, dataset, randomize, seeded
+from tiny import CLASSES, TINY, assert_same, dataset, randomize, save, seeded
 from torch import Tensor, nn
 
-from vit.checkpoints import load_model, save_model
+from vit.checkpoints import load_model
 from vit.config import Config, OptimConfig, TrainConfig, changed
 from vit.data import Dataset
 from vit.encoder import VisionTransformer
@@ -46,13 +46,13 @@ def autoencoder(folder: Path, **settings: object) -> MaskedAutoencoder:
     """One that a run has left in `folder`."""
     model = changed(TINY, settings)
     made = build_autoencoder(model.vit_config(), model.decoder_config(), True)
-    save_model(folder, randomize(made.requires_grad_()), THEIRS, CLASSES, "Noise")
+    save(folder, randomize(made.requires_grad_()), THEIRS, CLASSES, "Noise")
     return made
 
 
 def classifier(folder: Path, names: tuple[str, ...] = CLASSES, **saved: str) -> VisionTransformer:
     made = randomize(VisionTransformer(TINY.vit_config(num_classes=len(names))).requires_grad_())
-    save_model(folder, made, THEIRS, names, "Noise", **saved)
+    save(folder, made, THEIRS, names, "Noise", **saved)
     return made
 
 
@@ -157,7 +157,7 @@ def test_the_architecture_is_the_checkpoints_and_what_the_command_line_names_mus
 
 def test_a_checkpoint_for_images_of_other_channels_is_refused_before_the_data_is_loaded(tmp_path):
     grey = VisionTransformer(changed(TINY.vit_config(), {"channels": 1}))
-    save_model(tmp_path, grey, Normalization([0.5], [0.2]))
+    save(tmp_path, grey, Normalization([0.5], [0.2]))
     with pytest.raises(ConfigError, match=r"^model\.init: .* of 1 channel, [^\n]* have 3;"):
         initial(config(init=tmp_path))
 

@@ -116,7 +116,7 @@ def test_run_that_was_cut_continues_as_if_it_had_not_been(config, cuts, tmp_path
 
 def test_run_from_a_checkpoint_continues_without_it(tmp_path):
     before = begin(CONFIG, data=dataset(IMAGES, seed=7))
-    save_model(tmp_path / "before", before.model, before.normalize)
+    save_model(tmp_path / "before", before.model, before.origin)
     config = changed(CLASSIFY, {"model.init": str(tmp_path / "before")})
     whole = begin(config)
     assert torch.equal(whole.model.norm.weight, before.model.encoder.norm.weight)

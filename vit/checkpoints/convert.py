@@ -84,17 +84,5 @@ def convert_model(model: Model, to: str, out: str | Path, half: bool = False) ->
                 write_json(folder / "preprocessor_config.json", preprocessor)
             write_weights(folder, tensors, config)
         else:
-            save_model(
-                folder,
-                model,
-                origin.normalize,
-                origin.class_names,
-                origin.data,
-                interpolation=origin.interpolation,
-                crop_share=origin.crop_share,
-                squash=origin.squash,
-                data_content_hash=origin.data_content_hash,
-                trained_on=origin.trained_on,
-                dtype=torch.float16 if half else torch.float32,
-            )
+            save_model(folder, model, origin, torch.float16 if half else torch.float32)
     return notes

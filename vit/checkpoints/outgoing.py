@@ -77,7 +77,7 @@ def to_timm(model: Model, origin: Origin) -> Outgoing:
             "features differ slightly"
         )
     # timm itself rounds the size from which it crops
-    config = timm_config(settings, origin.normalize, origin, origin.class_names)
+    config = timm_config(settings, origin)
     return tensors, config, {}, notes
 
 

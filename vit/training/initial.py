@@ -49,21 +49,12 @@ def initial_model(
         model = objective.build_model(config, encoder)
         return model, Normalization.measured_on(data.train.images), [], ""
 
-    # the whole of its encoder must be there
-    origin = loaded.origin
-    untrained = [name for name in origin.untrained if not name.startswith("head.")]
-    if untrained:
-        raise ConfigError(
-            "model.init",
-            f"{config.model.init} lacks {untrained[0]} ({len(untrained)} tensors in all); "
-            "use another checkpoint",
-        )
-
     # a new model, with whatever fits from the loaded one; its head is copied by `take_over`
     model = objective.build_model(config, encoder)
     state = loaded.encoder.state_dict()
     body = {key: value for key, value in state.items() if not key.startswith("head.")}
     model.encoder.load_state_dict(body, strict=False)
+    origin = loaded.origin
     notes = [*origin.notes, objective.take_over(model, loaded, data)]
     notes += seen_by(origin.trained_on, data)
 

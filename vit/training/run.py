@@ -132,16 +132,7 @@ class Run:
 
     def save_model(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
         """Save `result`, with all that `vit.checkpoints.load_model` needs."""
-        save_model(
-            folder,
-            self.result,
-            self.normalize,
-            self.data.train.class_names,
-            self.data.name,
-            data_content_hash=self.data.content_hash,
-            trained_on=self.trained_on,
-            dtype=dtype,
-        )
+        save_model(folder, self.result, self.origin, dtype)
 
     def save(self, folder: Path, callback_states: dict[str, Any] | None = None) -> None:
         """Save a checkpoint of this step (see `vit.training.run_folder` for which are kept).
