@@ -168,6 +168,11 @@ def test_bad_items_are_left_out_on_request_but_no_item_with_a_bad_label(load):
         with pytest.raises(DataError, match="label 2; the 2 classes are numbered from 0"):
             load(Named(train), Named(test))
 
+    # two classes may have one name: in ImageNet, a crane flies or lifts
+    Named.classes = ("crane", "crane")
+    data = load(Named(items[:2]), Named(items[:2]))
+    assert data.train.labels.tolist() == [0, 1]
+
 
 # --- Hugging Face --------------------------------------------------------------------------------
 

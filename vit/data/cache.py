@@ -161,7 +161,7 @@ def _write(
             if on_bad_image == "stop":
                 raise DataError(f"{problem}; remove it, or set data.on_bad_image: skip")
             logger.warning("%s, left out", problem)
-            skipped.append(one_line(name))
+            skipped.append(name)
         if not labels:
             raise DataError(f"none of the {count} images can be read")
         # only now is the number of readable images known

@@ -88,7 +88,7 @@ def load_folder(
             on_bad_image,
         )
         skipped = set(images.skipped)
-        names = [name for _, name in files if one_line(os.path.join(place, name)) not in skipped]
+        names = [name for _, name in files if os.path.join(place, name) not in skipped]
         return replace(images, class_names=class_names, files=tuple(names))
 
     # The training images decide the size of both splits. Images prepared for a model have its input

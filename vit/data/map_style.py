@@ -199,10 +199,13 @@ def _decoded(
     remarks: list[str],
 ) -> Generator[Decoded]:
     """Yield all items, their labels numbered as the training data's classes."""
-    # by name, if the test data's classes have another order
+    # by name, if the test data's classes have another order; else two may have one name, as in
+    # ImageNet the crane that flies and the one that lifts
     names = columns[2]
     label_of = {class_name: label for label, class_name in enumerate(class_names or names)}
     number_of = {number: label_of[class_name] for number, class_name in enumerate(names)}
+    if names == (class_names or names):
+        number_of = {number: number for number in range(len(names))}
     for row in range(len(dataset)):
         title = f"{name}: item {row}"
         # another's data set may raise anything: then the item is unreadable
