@@ -201,16 +201,19 @@ def patch_targets(patches: Tensor, norm_pix: bool) -> Tensor:
     return (patches - mean) / (variance + 1e-6).sqrt()
 
 
-def masked_patch_loss(prediction: Tensor, target: Tensor, mask: Tensor) -> Tensor:
+def masked_patch_loss(
+    prediction: Tensor, target: Tensor, mask: Tensor, dim: int | None = None
+) -> Tensor:
     """Return the mean squared error over the masked patches only, in float32.
 
     Args:
         prediction: (B, L, P).
         target: (B, L, P).
         mask: (B, L), 1 = masked.
+        dim: 1 for the mean of each image; None for that of the batch.
 
     Returns:
-        A scalar: the mean over all values of all masked patches of the batch.
+        The mean over all values of all masked patches: a scalar, or (B,).
     """
     error = (prediction.float() - target.float()).square().mean(dim=-1)  # (B, L)
-    return (error * mask).sum() / mask.sum()
+    return (error * mask).sum(dim) / mask.sum(dim)

@@ -143,8 +143,8 @@ def carry_out(
     run.result.origin = run.origin
     if dist.is_main:
         run.objective.eval()
-        if run.ema is not None:
-            run.ema.finish(run.model)
+        # perhaps an average, which is no part of the objective
+        run.result.eval()
         with dist.using_all_cores():
             # after the last checkpoint, from which a finished run that is resumed does it again
             if "head" in run.objective.measures:

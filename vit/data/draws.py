@@ -77,14 +77,11 @@ class Draws(NamedTuple):
         fields = {name: x[rows] for name, x in self._asdict().items() if x is not None}
         return Draws(**fields)
 
-    def own_rows(self, rank: int, count: int) -> Tensor:
-        """Return which rows process `rank` of `count` computes; their numbers differ by at most 1.
+    def shard(self, rank: int, count: int) -> Draws:
+        """Return the draws of the rows that process `rank` of `count` computes.
 
-        With mixing, one more row follows: the image mixed into the last one. Every process gets an
-        image, even if there are fewer images than processes.
-
-        Returns:
-            int64 (b,); the batch is a ring: the image mixed into the last one is the first.
+        Their numbers differ by at most 1. With mixing, one more row follows: the image mixed into
+        the last one. Every process gets an image, even if there are fewer images than processes.
         """
         assert self.indices is not None
         batch = len(self.indices)
@@ -92,18 +89,12 @@ class Draws(NamedTuple):
         stop = max(part.stop, part.start + 1)
         if self.partner is not None:
             stop += 1
-        return torch.arange(part.start, stop) % batch
-
-    def shard(self, rank: int, count: int) -> Draws:
-        """Return the draws of the rows that process `rank` of `count` computes: `own_rows`."""
-        assert self.indices is not None
-        batch = len(self.indices)
-        rows = self.own_rows(rank, count)
+        # the batch is a ring: the image mixed into the last one is the first
+        rows = torch.arange(part.start, stop) % batch
         draws = self.rows(rows)
         if count == 1:
             return draws
         # beyond its part are rows that belong to other processes
-        part = shard(batch, rank, count)
         is_own = torch.arange(len(rows)) < part.stop - part.start
         numbers = torch.where(is_own, rows, -1)
         return draws._replace(place=torch.stack([numbers, torch.full_like(rows, batch)], dim=1))

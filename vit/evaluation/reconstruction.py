@@ -14,7 +14,7 @@ from vit.errors import TrainingError
 from vit.evaluation.features import Prepare, batches
 from vit.inputs import Images, Normalization, to_float
 from vit.isolation import eval_mode
-from vit.mae import MaskedAutoencoder
+from vit.mae import MaskedAutoencoder, masked_patch_loss
 from vit.masking import Mask, make_mask, take
 from vit.patches import grid_distances, patchify, unpatchify
 
@@ -64,7 +64,8 @@ def score_reconstruction(
             "nearest_visible_patch": nearest_visible(targets, mask, grid_size),
         }
         for name, guess in guesses.items():
-            parts[name].append(loss_by_image(guess, targets, mask.mask).cpu())
+            losses_of = masked_patch_loss(guess, targets, mask.mask, dim=1)  # (B,)
+            parts[name].append(losses_of.cpu())
         start += len(inputs)
 
     losses = {name: torch.cat(of_batches) for name, of_batches in parts.items()}
@@ -74,17 +75,6 @@ def score_reconstruction(
         )
     # in float64, because there may be many images
     return {name: float(values.double().mean()) for name, values in losses.items()}
-
-
-def loss_by_image(prediction: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
-    """Return the mean squared error over the masked patches of each image: (B,).
-
-    Args:
-        prediction, targets: (B, L, P).
-        mask: (B, L), 1 = masked.
-    """
-    error = (prediction.float() - targets.float()).square().mean(dim=-1)  # (B, L)
-    return (error * mask).sum(1) / mask.sum(1)
 
 
 def mean_visible(targets: Tensor, mask: Mask) -> Tensor:

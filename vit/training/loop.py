@@ -123,10 +123,9 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
         assert batch.indices is not None
         batch_images = len(batch.indices)
         draws = batch.shard(dist.rank, dist.world_size)
-        targets = objective.targets(labels, batch)
+        targets = objective.targets(labels, draws)
         if targets is not None:
-            own_targets = targets[batch.own_rows(dist.rank, dist.world_size)]
-            targets = to_device(own_targets, device)
+            targets = to_device(targets, device)
         indices = draws.indices
         draws = draws.to(device)
         # where the images are

@@ -95,7 +95,7 @@ class Objective(nn.Module):
 
         Args:
             labels: of all images: int64 (N,).
-            draws: of the whole batch, whichever process computes its rows.
+            draws: of this process's images, on the CPU.
         """
         return None
 

@@ -107,7 +107,7 @@ class AveragedWeights:
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
-        self.module = deepcopy(model).requires_grad_(False)
+        self.module = deepcopy(model)
         self.decay = decay
 
     @torch.no_grad()
@@ -117,12 +117,6 @@ class AveragedWeights:
         averages: list[Tensor] = list(self.module.parameters())
         weights: list[Tensor] = list(model.parameters())
         torch._foreach_lerp_(averages, weights, 1 - decay)
-
-    def finish(self, model: nn.Module) -> None:
-        """Make the average an ordinary model: in eval mode, and trainable where `model` is."""
-        self.module.eval()
-        for average, weight in zip(self.module.parameters(), model.parameters(), strict=True):
-            average.requires_grad_(weight.requires_grad)
 
 
 class LossScale(torch.amp.GradScaler):
