@@ -69,6 +69,7 @@ def make_run(
     save_state(run, callbacks, place.checkpoints)
     callbacks[0].close()
     if finished:
+        run.result.origin = run.origin
         run.save_model(folder)
         measured = measure(run)
         summary = summarize(run, read_metrics(place.metrics), measured)

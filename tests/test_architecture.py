@@ -48,7 +48,7 @@ EXTRAS: dict[str, set[str]] = {
     "load_options": set(),
     "checkpoints": {"load_options", "pretrained"},
     "look": {"checkpoints", "interpret"},
-    "report": {"figures", "interpret", "metrics"},
+    "report": {"figures", "interpret", "look", "metrics"},
     "cli": {
         *("checkpoints", "figures", "interpret", "load_options", "look", "metrics"),
         *("pretrained", "report"),

@@ -35,6 +35,7 @@ def test_every_row_is_a_line_with_its_baselines_and_protocol():
         ("accuracy", 0.453, 100, "45% ± 5%"),
         ("accuracy", 0.453, 0, "45.30%"),
         ("accuracy", 0.0, 4, "0% (0 of 4)"),
+        ("accuracy", 0.998, 500, "100% (499 of 500)"),
         ("loss", 0.43123, 100, "0.4312"),
         ("error", 0.1, 100, "10%"),
     ],

@@ -23,6 +23,7 @@ from vit.config import (
     BUILT_IN,
     USUAL,
     Config,
+    FolderName,
     NonNegative,
     Settings,
     Whole,
@@ -98,26 +99,14 @@ def limit_spinning() -> None:
 # --- What an option takes ------------------------------------------------------------------------
 
 
-def path(text: str) -> Path:
-    if not text:
-        raise ValueError("name a file or a folder")
-    return user_path(text)
-
-
-def each_once(values: tuple[int, ...]) -> tuple[int, ...]:
-    """Return numbers that differ: a seed that stood twice would count as two."""
-    if len(set(values)) < len(values):
-        raise ValueError("each seed once")
-    return values
-
-
-Place = Annotated[Path, BeforeValidator(path)]
+Place = Annotated[FolderName, AfterValidator(user_path)]
 Numbers = Annotated[tuple[Whole, ...], Field(min_length=1), BeforeValidator(several)]
 Seeds = Annotated[
     tuple[NonNegative, ...],
     Field(min_length=1),
     BeforeValidator(several),
-    AfterValidator(each_once),
+    # a seed that is named twice would count as two
+    AfterValidator(lambda seeds: tuple(dict.fromkeys(seeds))),
 ]
 Patch = Annotated[tuple[NonNegative, NonNegative], BeforeValidator(several)]
 Register = Annotated[str, Field(pattern=r"^register \d{1,4}$")]

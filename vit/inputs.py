@@ -85,7 +85,7 @@ def decode(
         cropped and resized: at every size the same.
     """
     try:
-        with _open(path) as image:
+        with opened(path) as image:
             is_stack = image.format == "TIFF" and getattr(image, "is_animated", False)
             if remarks is not None and is_stack:
                 remarks.append(PAGES)
@@ -100,7 +100,8 @@ def decode(
         return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
-def _open(path: str | Image.Image) -> AbstractContextManager[Image.Image]:
+def opened(path: str | Image.Image) -> AbstractContextManager[Image.Image]:
+    """Open an image file of one of FORMATS, or give an image as it is."""
     # the caller's stays open
     if isinstance(path, Image.Image):
         return nullcontext(path)
@@ -166,7 +167,7 @@ def fit_picture(
 def size_of(path: str) -> tuple[int, int] | None:
     """Return the upright (width, height) of an image file from its header; None if unreadable."""
     try:
-        with _open(path) as image:
+        with opened(path) as image:
             return upright_size(image)
     except Exception:
         # `decode` reports what is wrong with it

@@ -52,15 +52,15 @@ class Measure:
     def write_error(self, value: float, images: int) -> str:
         """Return the standard error of an accuracy on `images` images, "± 0.50%".
 
-        An accuracy of 0 or 1 has none by the formula: "(4 of 4)". Other kinds have "".
+        One that would be written as 0 is given as a count: "(499 of 500)". Other kinds have "".
         """
         if self.kind != "accuracy" or not images:
             return ""
         # for a fraction p of n images, sqrt(p (1 - p) / n)
-        error = math.sqrt(value * (1 - value) / images)
-        if error == 0:
+        error = self.write(math.sqrt(value * (1 - value) / images), images)
+        if float(error.removesuffix("%")) == 0:
             return f"({round(value * images):,} of {images:,})"
-        return f"± {self.write(error, images)}"
+        return f"± {error}"
 
     def write_with_error(self, value: float, images: int) -> str:
         """Return the value and its standard error: "45.30% ± 0.50%", or "0.4310" for a loss."""
@@ -78,6 +78,9 @@ MEASURES = {
     ("linear", "accuracy"): Measure("accuracy", "linear probe of frozen features", "linear probe"),
 }
 """The measures shown for each method, in this order."""
+
+MAIN = {"head": "accuracy", "reconstruction": "loss", "linear": "accuracy", "knn": "accuracy"}
+"""The measure of each method that has its protocol and baselines, in the order of pages."""
 
 BASELINES = {
     "raw_pixels": "raw pixels",
@@ -106,9 +109,9 @@ def score_lines(scores: Scores) -> list[tuple[str, str, str]]:
         for row in scores.get(method, []):
             if key not in row:
                 continue
-            # a row's first measure also has its protocol and baselines
+            # a row's main measure also has its protocol and baselines
             remark = ""
-            if key in ("accuracy", "loss"):
+            if key == MAIN[method]:
                 parts = [write_baselines(row, measure), row["protocol"]]
                 remark = "; ".join(filter(None, parts))
             lines.append((measure.label, _value(row, key, measure), remark))
@@ -116,7 +119,7 @@ def score_lines(scores: Scores) -> list[tuple[str, str, str]]:
 
 
 def write_baselines(row: Row, measure: Measure) -> str:
-    """Return a row's baselines in words; its first measure is `measure`."""
+    """Return a row's baselines in words; its main measure is `measure`."""
     parts = []
     for name, value in row.get("baselines", {}).items():
         parts.append(f"{BASELINES[name]} {measure.write(value, row['images'])}")

@@ -44,7 +44,7 @@ def test_a_folders_features_are_those_of_its_files_in_a_table_too(
     assert_features(found["pooled"], name, [f"data/{file}" for file in files])
     classes = found["class_names"][found["labels"]].tolist()
     assert classes == [file.partition("/")[0] for file in files]
-    assert (str(found["checkpoint"]), found["grid"].tolist()) == (name, [3, 4])
+    assert (str(found["checkpoint"]), str(found["options"])) == (name, "{}")
 
     out = tmp_path / "features.csv"
     assert vit("embed", name, "data --out", out)[0] == 0

@@ -60,7 +60,7 @@ def test_a_setting_that_an_option_stands_for_is_called_by_the_option(refused):
         ("train --output_dir look", "--output_dir; did you mean --out?"),
         ("explore --model vit", "--model; did you mean CHECKPOINT, which needs no option?"),
         ("train --foobar 1", "--foobar; see"),
-        ("attention RUN --out=", "--out: '' cannot be used; name a file or a folder"),
+        ("attention RUN --out=", "--out: '' cannot be used; string should have at least 1"),
         ("attention RUN --out look --layer last", "--layer: 'last' cannot be used; "),
         ("attention RUN --out look --mask 3", "--mask: '3' cannot be used; input should be less"),
     ],

@@ -48,11 +48,13 @@ def test_it_is_the_search_in_the_features_of_vit_embed(name, models, tmp_path, m
     similarities = [row["similarity"] for row in answer["neighbours"]]
     np.testing.assert_allclose(similarities, expected.similarities, atol=1e-6)
 
-    # Features of `vit embed` give the same, but not those of other weights
+    # Features of `vit embed` give the same, but not those of other weights or another crop
     again = json.loads(called(line, "--features", path)[1])
     for one, other in zip(again["neighbours"], answer["neighbours"], strict=True):
         assert one == other | {"similarity": pytest.approx(other["similarity"], abs=1e-9)}
     code, _, error = called("similar plain data/dog/5.png data --features", path)
+    assert (code, "features.npz" in error) == (2, True)
+    code, _, error = called(line, "--crop-share 0.5 --features", path)
     assert (code, "features.npz" in error) == (2, True)
     code, _, error = called(f"similar {name} data/dog/5.png data/dog --features", path)
     assert (code, "features.npz" in error) == (2, True)

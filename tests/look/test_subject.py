@@ -4,6 +4,7 @@ import pytest
 from PIL import Image
 from tiny import encoder
 
+from vit.config import DataConfig
 from vit.look.datasets import of_data
 from vit.look.subject import ModelWithImages
 
@@ -24,7 +25,7 @@ def test_batches_do_not_grow_with_the_square_of_the_tokens(size, heads):
 
 
 def test_scenes_need_no_files():
-    collection = of_data("scenes", (8, 8), "data", 3)
+    collection = of_data(DataConfig(source="scenes"), (8, 8), 3)
     assert len(collection.images) == 3
     assert collection.title == "Scenes, test images"
 
@@ -33,7 +34,7 @@ def test_images_of_a_folder_are_spread_over_its_classes(tmp_path):
     for split in ("train", "test"):
         for name in ("a", "b", "c"):
             pictures(tmp_path / "many" / split / name, 3)
-    collection = of_data(str(tmp_path / "many"), (8, 8), "data", 3)
+    collection = of_data(DataConfig(source="folder", root=str(tmp_path / "many")), (8, 8), 3)
     assert sorted(collection.names) == ["a", "b", "c"]
     assert collection.title == "many, test images"
 
@@ -42,5 +43,5 @@ def test_images_of_a_folder_are_spread_over_its_classes(tmp_path):
 def test_of_a_folder_without_test_images_all_can_be_shown(split, tmp_path):
     """Nobody trains on photographs that are only looked at: none is held out."""
     pictures(tmp_path / "holiday" / split, 9)
-    collection = of_data(str(tmp_path / "holiday"), (8, 8), "data", 9)
+    collection = of_data(DataConfig(source="folder", root=str(tmp_path / "holiday")), (8, 8), 9)
     assert collection.names == [str(number) for number in range(9)]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from argparse import Namespace
 
 import numpy as np
 
 from vit.atomic import make_folder, replacing
-from vit.cli.options import images_or_data, load_with_images
+from vit.cli.options import images_or_data, load_options, load_with_images
 from vit.cli.outputs import write_csv
 from vit.commandline import output_file
 from vit.errors import one_line, plural
@@ -42,7 +43,7 @@ def run(options: Namespace) -> int:
             "checkpoint": model.origin.source,
             "content_hash": checkpoint_hash(model),
             "data": data or "image files",
-            "grid": model.encoder.patch_embed.grid_size,
+            "options": json.dumps(load_options(options)),
         }
         make_folder(options.out.parent)
         with replacing(options.out) as partial:

@@ -8,16 +8,10 @@ from typing import Any
 
 from vit.cli.outputs import aligned, print_json
 from vit.errors import one_line
-from vit.metrics import MEASURES
+from vit.metrics import MAIN, MEASURES
 from vit.pretrained import shipped, shipped_models
 
 COLUMNS = ("name", "what it is", "parameters", "MB", "trained on", "scores")
-BEST = (
-    ("head", "accuracy"),
-    ("reconstruction", "loss"),
-    ("linear", "accuracy"),
-    ("knn", "accuracy"),
-)
 
 
 def run(options: Namespace) -> int:
@@ -64,7 +58,7 @@ def best_scores(figures: dict[str, Any], data: str) -> Iterator[str]:
     # Measured by `vit evaluate` first, then at the end of the run
     documents = [results for results in figures.get("measured", []) if results["data"] == data]
     documents.append(figures)
-    for method, key in BEST:
+    for method, key in MAIN.items():
         for document in documents:
             usual = document.get("scores", {}).get(method, [{}])[0]
             if key not in usual:

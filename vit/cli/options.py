@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vit.checkpoints import load_model
 from vit.commandline import named_data
-from vit.config import BUILT_IN, RunConfig
+from vit.config import BUILT_IN, DataConfig, RunConfig
 from vit.device import Compute
 from vit.errors import ConfigError
 from vit.load_options import LoadOptions
@@ -72,8 +72,7 @@ def load_with_images(
     if data is None:
         collection = of_images(images, options.on_bad_image)
         return load(options, checkpoint), collection
-    named_data(data)
+    named = named_data(data, str(options.root))
+    config = DataConfig(**named, on_bad_image=options.on_bad_image)
     model = load(options, checkpoint)
-    size = model.origin.image_size
-    root = str(options.root)
-    return model, of_data(data, size, root, count, options.on_bad_image, both_splits)
+    return model, of_data(config, model.origin.image_size, count, both_splits)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from argparse import Namespace
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from vit.atomic import make_folder, write_text
-from vit.cli.options import load
+from vit.cli.options import load, load_options
 from vit.cli.outputs import print_json
 from vit.commandline import PAGE, output_file
 from vit.errors import ConfigError, one_line, plural
@@ -79,6 +80,10 @@ def read_features(options: Namespace, model: Model) -> tuple[list[str], Tensor]:
         if str(arrays["content_hash"]) != checkpoint_hash(model):
             problem = f"{options.features} is from {arrays['checkpoint']} with other weights"
             raise ConfigError(f"--features: {problem}; write it again with vit embed")
+        # features of images of another size or crop are those of other images
+        if str(arrays["options"]) != json.dumps(load_options(options)):
+            problem = f"{options.features} was written with other options of loading"
+            raise ConfigError(f"--features: {problem}; name the same here as for vit embed")
         files = [os.path.join(options.folder, file) for file in arrays["files"].tolist()]
         # those of another folder would be answered with names that are not here
         for file in files:

@@ -6,11 +6,12 @@ import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
+from torch import Tensor
 
-from vit.config import BUILT_IN, DataConfig, OnBadImage, user_path
+from vit.config import DataConfig, OnBadImage, changed, user_path
+from vit.data import Dataset, ImageSet
 from vit.data.folder import File, is_image, list_folder, walk
 from vit.data.images import spread
 from vit.data.sources import load_data
@@ -23,38 +24,29 @@ logger = logging.getLogger(__name__)
 
 
 def of_data(
-    data: str,
-    image_size: tuple[int, int],
-    root: str,
-    count: int = 0,
-    on_bad_image: OnBadImage = "stop",
-    both_splits: bool = False,
+    config: DataConfig, image_size: tuple[int, int], count: int = 0, both_splits: bool = False
 ) -> Collection:
     """Return images of a folder or of a built-in data set.
 
     Args:
-        data: "cifar10", "cifar100", "scenes", or a folder of images.
+        config: which data: source, root and on_bad_image are read.
         image_size: (H, W) of the model's input, in which a data set is decoded.
-        root: folder that holds CIFAR's archive, or gets it.
         count: at most so many of each split, spread over it; 0: all.
-        on_bad_image: at an unreadable file, stop, or leave it out.
         both_splits: training images, then test images, as in a run on them; else only the test
             images, or all images of a folder without any.
     """
-    if data in BUILT_IN:
-        return _of_data_set(data, image_size, root, count, both_splits)
-    folder = user_path(data)
-    if not folder.is_dir():
-        raise ConfigError(f"{data!r} is neither a data set's name nor a folder of images")
+    if config.source != "folder":
+        return _of_data_set(config, image_size, count, both_splits)
+    folder = user_path(config.root)
     unused: list[str] = []
     files_of = list_folder(folder, unused)
-    _warn_of_unused(data, unused)
+    _warn_of_unused(config.root, unused)
     files, *tests = files_of.values()
     if not both_splits:
         # the last split is the test split, or the only one
         files_of = dict([list(files_of.items())[-1]])
     elif not tests and len(files) > 1:
-        files_of = _as_split(folder, files)
+        files_of = _as_split(config, files)
 
     # the classes of all images, so that a count does not renumber them
     present = {class_name for files in files_of.values() for class_name, _ in files}
@@ -66,7 +58,7 @@ def of_data(
     splits = []
     labels = []
     for split, files in files_of.items():
-        for number in _chosen([folder / name for _, name in files], count, on_bad_image):
+        for number in _chosen([folder / name for _, name in files], count, config.on_bad_image):
             class_name, name = files[number]
             names.append(name)
             splits.append(split)
@@ -80,20 +72,22 @@ def of_data(
 
 
 def _of_data_set(
-    name: str, image_size: tuple[int, int], root: str, count: int, both_splits: bool
+    config: DataConfig, image_size: tuple[int, int], count: int, both_splits: bool
 ) -> Collection:
     """Return images of a built-in data set; test images alone are spread over their classes."""
     # scenes are drawn, so a part is enough; images in a file must all be numbered
-    limit = 0
-    if name == "scenes":
-        limit = count if both_splits else 10 * count
-    source: Any = name
-    data = load_data(DataConfig(source=source, root=root, limit=limit), image_size)
+    if config.source == "scenes":
+        config = changed(config, {"limit": count if both_splits else 10 * count})
+    data = load_data(config, image_size)
     chosen = [("test", data.test, data.test.showcase(count))]
     if both_splits:
         parts = (("train", data.train), ("test", data.test))
-        chosen = [(split, part, spread(len(part), count, name)) for split, part in parts]
+        chosen = [(split, part, spread(len(part), count, config.source)) for split, part in parts]
+    return of_sets(data, chosen)
 
+
+def of_sets(data: Dataset, chosen: Sequence[tuple[str, ImageSet, Tensor]]) -> Collection:
+    """Return some images of a data set: of each split its name, its images, and their numbers."""
     labels: list[int] = []
     files: list[str] = []
     splits: list[str] = []
@@ -106,12 +100,12 @@ def _of_data_set(
     return Collection(images, files, title, splits, labels, data.train.class_names)
 
 
-def _as_split(root: Path, files: list[File]) -> dict[str, list[File]]:
+def _as_split(config: DataConfig, files: list[File]) -> dict[str, list[File]]:
     """Return the files of a folder without a test folder by split, as a run on it splits them.
 
     A file that cannot be read is a training file, and so is each of a folder that no run can split.
     """
-    config = DataConfig(source="folder", root=str(root), on_bad_image="skip")
+    config = changed(config, {"on_bad_image": "skip"})
     try:
         # the split depends on the whole images; a small size keeps the cache small
         held_out = set(load_data(config, (1, 1)).test.files)

@@ -12,14 +12,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 
 from vit.device import Compute
 from vit.errors import plural
-from vit.inputs import decode, size_of
+from vit.inputs import as_seen, fit_picture, opened
 from vit.interpret.capture import Patch, Query
 from vit.interpret.geometry import Geometry, geometry_of
 from vit.mae import Model
@@ -68,15 +67,17 @@ class Collection:
             names.append(self.class_names[label] if label >= 0 else Path(file).stem)
         return names
 
-    def load(self, numbers: Sequence[int], origin: Origin) -> Tensor:
-        """Return some images as a model takes them: uint8 (B, C, H, W).
+    def load(self, origin: Origin, part: slice = slice(None)) -> Tensor:
+        """Return images as a model takes them: uint8 (B, C, H, W).
 
         Args:
             origin: of the model.
+            part: which of them; all by default.
         """
-        if isinstance(self.images, Tensor):
-            return origin.fit(self.images[list(numbers)])
-        return origin.read_images([self.images[number] for number in numbers])
+        images = self.images[part]
+        if isinstance(images, Tensor):
+            return origin.fit(images)
+        return origin.read_images(images)
 
 
 @dataclass
@@ -117,7 +118,7 @@ class ModelWithImages:
     @cached_property
     def pixels(self) -> Tensor:
         """All images, uint8 (B, C, H, W)."""
-        return self.collection.load(range(len(self)), self.model.origin)
+        return self.collection.load(self.model.origin)
 
     @cached_property
     def images(self) -> Tensor:
@@ -139,8 +140,9 @@ class ModelWithImages:
     def batches(self) -> Iterator[Tensor]:
         """Yield the model's input in batches (b, C, H, W) on its device, each read when needed."""
         origin = self.model.origin
-        for numbers in torch.arange(len(self)).split(self.batch_size):
-            pixels = self.collection.load(numbers.tolist(), origin)
+        size = self.batch_size
+        for start in range(0, len(self), size):
+            pixels = self.collection.load(origin, slice(start, start + size))
             yield origin.normalize(pixels.to(self.device))
 
     # --- The patches ---
@@ -153,10 +155,8 @@ class ModelWithImages:
     @property
     def masked(self) -> Tensor:
         """Which patches are masked: bool (B, rows, columns), on the CPU."""
-        shape = (len(self), *self.geometry.grid_size)
-        if self.mask is None:
-            return torch.zeros(shape, dtype=torch.bool)
-        return self.mask.mask.bool().view(shape).cpu()
+        assert self.mask is not None
+        return self.mask.mask.bool().unflatten(1, self.geometry.grid_size).cpu()
 
     def with_mask(
         self, ratio: float, seed: int, masked: Patch | None = None, visible: Patch | None = None
@@ -234,9 +234,11 @@ def photo_of(path: str | Path, origin: Origin, longest: int = PHOTO) -> bytes:
         longest: the most pixels of its longer side.
 
     Returns:
-        the JPEG; empty if the crop has no more pixels than the model's input, or is unreadable.
+        the JPEG; empty if the crop has no more pixels than the model's input.
     """
-    width, height = size_of(str(path)) or (0, 0)
+    with opened(str(path)) as image:
+        upright = as_seen(image)
+    width, height = upright.size
     rows, columns = origin.image_size
 
     # How many times more pixels the crop has than the input, as far as a screen shows them
@@ -245,13 +247,8 @@ def photo_of(path: str | Path, origin: Origin, longest: int = PHOTO) -> bytes:
     if scale <= 1:
         return b""
     size = (round(scale * rows), round(scale * columns))
-    content = decode(str(path), size, origin.prepared, hashed=False)
-    if isinstance(content, str):
-        return b""
-
-    pixels = np.frombuffer(content[0], np.uint8).reshape(3, *size).transpose(1, 2, 0)
     file = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(pixels)).save(file, format="jpeg", quality=85)
+    fit_picture(upright, size, origin.prepared).save(file, format="jpeg", quality=85)
     return file.getvalue()
 
 

@@ -6,8 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vit.figures import Curve
-from vit.metrics import BASELINES, Scores
+from vit.metrics import BASELINES, MAIN, MEASURES, Scores
+from vit.training.callbacks import VALIDATION
 from vit.training.objectives import CLASSES, Objective
+
+IN_TRAINING = {
+    ("reconstruction", "loss"): "loss",
+    ("head", "cross_entropy"): "loss",
+    ("head", "accuracy"): "train_accuracy",
+}
+"""What a step logs, on augmented images, of the scores in VALIDATION: by method and measure."""
 
 
 def curves_of(
@@ -27,34 +35,29 @@ def curves_of(
         metrics: lines of metrics.jsonl.
     """
     tested_on = data.get("tested_on", "test images").replace("training ", "")
-
-    def level_lines(method: str, key: str) -> dict[str, float]:
-        """Return the measure at the end, and its baselines."""
-        if method not in scores:
-            return {}
-        row = scores[method][0]
-        lines = {f"{tested_on} at the end": row[key]}
-        if key in ("loss", "accuracy"):
-            lines |= {BASELINES[name]: value for name, value in row["baselines"].items()}
-        return lines
-
-    # with a contrast, the loss is a sum
     contrast = settings["reconstruct.contrast"]
-    masked_loss = "masked_loss" if contrast else "loss"
-    neighbours = level_lines("knn", "accuracy")
-    loss = level_lines("reconstruction", "loss")
-    accuracy = level_lines("head", "accuracy")
-    curves_by_measure = {
-        "reconstruction": [Curve("loss on masked patches", masked_loss, "val_loss", loss)],
-        "knn": [Curve("nearest neighbours", "", "val_knn_accuracy", neighbours, share=True)],
-        "head": [
-            Curve("cross-entropy", "loss", "val_loss", level_lines("head", "cross_entropy")),
-            Curve("accuracy", "train_accuracy", "val_accuracy", accuracy, share=True),
-        ],
-    }
-    curves: list[Curve] = []
-    for measure in CLASSES.get(settings["train.objective"], Objective).measures:
-        curves += curves_by_measure.get(measure, [])
+    methods = CLASSES.get(settings["train.objective"], Objective).measures
+    curves = []
+    for val_key, method, score in VALIDATION:
+        key = IN_TRAINING.get((method, score), "")
+        # a curve of held-out images alone needs a run that has measured them
+        is_known = key or any(val_key in line for line in metrics)
+        if method not in methods or not is_known:
+            continue
+        # with a contrast, the loss of a step is a sum
+        if contrast and key == "loss":
+            key = "masked_loss"
+
+        # the score at the end, and its baselines
+        lines = {}
+        if method in scores:
+            row = scores[method][0]
+            lines[f"{tested_on} at the end"] = row[score]
+            if score == MAIN[method]:
+                lines |= {BASELINES[name]: value for name, value in row["baselines"].items()}
+        measure = MEASURES[method, score]
+        share = measure.kind == "accuracy"
+        curves.append(Curve(measure.label, key, val_key, lines, share=share))
 
     # the accuracy of finding an image's other view, and that of a guess
     if contrast:
@@ -64,9 +67,4 @@ def curves_of(
             lines["chance"] = 1 / (views - 1)
         title = "accuracy of finding the other view in the batch"
         curves.insert(1, Curve(title, "pair_accuracy", lines=lines, share=True))
-
-    # a curve of held-out images alone needs a run that has measured them
-    measured: set[str] = set()
-    for line in metrics:
-        measured.update(line)
-    return [curve for curve in curves if curve.key or curve.val_key in measured]
+    return curves

@@ -11,16 +11,15 @@ from torch import Tensor
 from vit import figures as draw
 from vit.config import flat_settings
 from vit.data import ImageSet
-from vit.encoder import VisionTransformer
 from vit.errors import plural
 from vit.evaluation.classification import read_confusion
 from vit.evaluation.reconstruction import fixed_mask, reconstruct
 from vit.figures.classification import MOST_DRAWN
 from vit.figures.dynamics import QUANTITIES
-from vit.inputs import to_float
-from vit.interpret import AttentionMaps
 from vit.interpret.geometry import usual_query
-from vit.isolation import eval_mode
+from vit.look.datasets import of_sets
+from vit.look.panels import head_panels
+from vit.look.subject import ModelWithImages
 from vit.mae import MaskedAutoencoder
 from vit.metrics import MEASURES, Row, Scores
 from vit.report.curves import curves_of
@@ -137,11 +136,10 @@ def draw_attention(run: Run, folder: RunFiles, caption: str) -> None:
     """Draw attention.png: attention of the last layer on some test images, head by head."""
     test = run.data.test
     encoder = run.result.encoder
-    images = test.subset(test.showcase(ATTENDED))
-    pixels = to_float(images.images[:], run.config.model.image_size)
     query = usual_query(encoder)
-    inputs = run.normalize(pixels).to(run.compute.device)
-    maps, prefix_mass = last_attention(encoder, inputs, query)
+    chosen = [("test", test, test.showcase(ATTENDED))]
+    subject = ModelWithImages(run.result, of_sets(run.data, chosen), query=query)
+    panels = head_panels(subject, -1, "all")
 
     # A patch that is the query is outlined
     title = "Attention of the class token"
@@ -153,33 +151,17 @@ def draw_attention(run: Run, folder: RunFiles, caption: str) -> None:
         title = f"Attention of the patch in row {patch[0]}, column {patch[1]} (outlined)"
     last = len(encoder.blocks) - 1
     caption += f" · layer {last} of 0 to {last}, whole images"
-    names = ["mean of heads", *(f"head {head}" for head in range(maps.shape[1] - 1))]
-    labels = images.label_names
     figure = draw.attention_figure(
-        pixels, maps, names, labels, title, caption, masses=prefix_mass, query=patch
+        subject.images,
+        panels.maps,
+        panels.names,
+        subject.names,
+        title,
+        caption,
+        masses=panels.prefix_mass,
+        query=patch,
     )
     draw.save_figure(figure, folder.attention)
-
-
-def last_attention(
-    encoder: VisionTransformer, inputs: Tensor, query: str | tuple[int, int]
-) -> list[Tensor]:
-    """Return the attention of a query in the last layer, the mean of the heads before each head.
-
-    Args:
-        inputs: normalised (B, C, H, W), on the encoder's device.
-
-    Returns:
-        Attention to patches, (B, 1 + h, rows, columns), and to class token and registers,
-        (B, 1 + h); on the CPU.
-    """
-    with eval_mode(encoder), torch.no_grad(), AttentionMaps(encoder, layers=[-1]) as attention:
-        encoder(inputs)
-    parts = []
-    for values in attention.to_grid(query=query):
-        values = values.float().cpu()
-        parts.append(torch.cat([values.mean(dim=1, keepdim=True), values], dim=1))
-    return parts
 
 
 def draw_dynamics(folder: RunFiles, caption: str) -> None:

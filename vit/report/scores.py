@@ -7,6 +7,7 @@ from datetime import timedelta
 from vit.evaluation.classification import read_confusion
 from vit.metrics import (
     BASELINES,
+    MAIN,
     MEASURES,
     write_baselines,
     write_mistake,
@@ -21,13 +22,6 @@ KeyScore = tuple[str, str, str, str]
 # A bar is its name, its length in percent of the longest, and its value as text
 Bar = tuple[str, str, str]
 
-METHODS = {
-    "head": ("accuracy", "Accuracy: higher is better"),
-    "reconstruction": ("loss", "Loss on masked patches: lower is better"),
-    "knn": ("accuracy", "k-NN accuracy: higher is better"),
-}
-"""The methods that a page shows: the measure that has baselines, and a caption."""
-
 
 def duration(seconds: float) -> str:
     """Return a duration in hours, minutes and seconds: 2:05:00."""
@@ -40,7 +34,7 @@ def key_scores(record: RunRecord) -> list[KeyScore]:
     if not summary:
         return scores_so_far(record)
     scores = []
-    for method, (key, _) in METHODS.items():
+    for method, key in MAIN.items():
         if method not in record.scores:
             continue
         row = record.scores[method][0]
@@ -77,20 +71,22 @@ def scores_so_far(record: RunRecord) -> list[KeyScore]:
 def charts_of(record: RunRecord) -> list[tuple[str, list[Bar]]]:
     """Return a chart for each method that measured a finished run: caption and bars."""
     charts = []
-    for method, (key, caption) in METHODS.items():
+    for method, key in MAIN.items():
         rows = record.scores.get(method)
         if not rows:
             continue
         usual = rows[0]
+        measure = MEASURES[method, key]
         values = [("the model", usual[key])]
         values += [(f"the model, {row['protocol']}", row[key]) for row in rows[1:]]
         values += [(BASELINES[name], value) for name, value in usual["baselines"].items()]
         longest = max(value for _, value in values) or 1.0
         bars = []
         for name, value in values:
-            text = MEASURES[method, key].write_with_error(value, usual["images"])
+            text = measure.write_with_error(value, usual["images"])
             bars.append((name, f"{100 * value / longest:.2f}", text))
-        charts.append((caption, bars))
+        better = "higher" if measure.kind == "accuracy" else "lower"
+        charts.append((f"{measure.label}: {better} is better", bars))
     return charts
 
 
