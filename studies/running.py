@@ -19,8 +19,8 @@ from vit.atomic import make_folder, write_json, write_text
 from vit.config import flat_settings
 from vit.device import device_name
 from vit.errors import RunError
-from vit.figures import save_figure
-from vit.figures.style import captioned
+from vit.figures import save_figure, style
+from vit.isolation import held
 from vit.machine import choose_compute
 from vit.mae import Model
 from vit.report.record import settings_that_matter
@@ -57,7 +57,7 @@ def run_study(name: str, experiment: Experiment, out: Path, command: str) -> str
     module = import_module(f"studies.{name.replace('-', '_')}")
     since = time.perf_counter()
     try:
-        with captioned(experiment.name):
+        with held(style, "CAPTION", experiment.name):
             results = module.study(experiment)
     except RunError as error:
         raise RunError(f"{name}: {error}") from error

@@ -260,7 +260,8 @@ def test_a_bad_image_stops_or_is_left_out(root, decoded, name):
         path.write_bytes(BAD[name])
     else:
         os.mkfifo(path)
-    shown = str(path).replace("\r\n", " ").replace("  ", " ").replace("\x1b", "\\x1b").replace("\u202e", "\\u202e")
+    in_a_line = " ".join(str(path).split())
+    shown = in_a_line.replace("\x1b", "\\x1b").replace("\u202e", "\\u202e")
     with pytest.raises(DataError, match=r"data\.on_bad_image: skip") as caught:
         load(root)
     assert str(caught.value).startswith(f"{shown}: ")

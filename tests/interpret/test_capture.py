@@ -28,7 +28,9 @@ from vit.errors import AttentionError
 from vit.interpret import (
     AttentionMaps,
     Geometry,
+    attention_statistics,
     geometry_of,
+    head_ablation,
     in_grid_order,
 )
 from vit.masking import make_mask
@@ -286,6 +288,14 @@ class Backwards(nn.Sequential):
 def test_steps_are_in_the_order_of_the_pass():
     model = Backwards(Mixer(), Mixer())
     assert captured(model, torch.randn(3, 5, 8)).steps == [[1], [0]]
+
+
+def test_a_measure_belongs_to_its_layer_though_numbers_change_as_others_are_found():
+    model = Backwards(Mixer(), Mixer())
+    images = torch.randn(3, 4, 8)
+    measured = attention_statistics(model, [images], geometry=Geometry((2, 2), (1, 1), 0, False))
+    assert (measured.images, measured.layers.tolist()) == (3, [0, 1])
+    assert head_ablation(model, lambda: model(images).square().mean()).isfinite().all()
 
 
 def test_what_has_no_attention_or_an_unknown_layout_is_refused():

@@ -62,21 +62,18 @@ def curves_figure(
             lr and grad_norm, or measurements on held-out images.
         curves: one large panel each.
     """
-    # Two in a row: wider, the text is illegible on a page. A panel is two rows high, those of
-    # learning rate and gradient norm one: where an odd number of curves leaves a place, or below
-    steering = [len(curves), len(curves) + 1]
-    layout: Any = []
-    for number in range(0, len(curves), 2):
-        if number + 1 < len(curves):
-            layout += [[number, number + 1]] * 2
-        else:
-            layout += [[number, place] for place in steering]
-    if len(curves) % 2 == 0:
-        layout.append(steering)
+    # Two columns: wider, the text is illegible on a page. Each panel goes below the shorter one; it
+    # is two rows high, those of learning rate and gradient norm one
+    shown = [*curves, *STEERING]
+    columns: Any = [[], []]
+    for number, curve in enumerate(shown):
+        rows = 1 if curve.exact else 2
+        min(columns, key=len).extend([number] * rows)
+    layout: Any = [*zip(*columns, strict=True)]
     figure = titled_figure(9.0, max(1.65 * len(layout), 4.2), title, subtitle)
     width_ratios = [2.1, 1] if len(curves) == 1 else [1, 1]
     panels = figure.subplot_mosaic(layout, width_ratios=width_ratios)
-    for number, curve in enumerate((*curves, *STEERING)):
+    for number, curve in enumerate(shown):
         _draw(panels[number], metrics, curve)
         if not curve.exact:
             panels[number].legend(frameon=True)
@@ -115,12 +112,9 @@ def _draw(axes: Axes, metrics: Sequence[Mapping[str, Any]], curve: Curve) -> Non
     # A linear axis would show a spike, of more than a hundred times the median, and nothing else
     if len(values) and values.max() > 100 * np.median(values) > 0:
         axes.set_yscale("log")
-        axes.yaxis.set_major_formatter("{x:g}")
     elif curve.exact:
         begin_at(axes, 0)
-        axes.yaxis.set_major_formatter("{x:g}")
-    if curve.share:
-        axes.yaxis.set_major_formatter(percent_tick)
+    axes.yaxis.set_major_formatter(percent_tick if curve.share else "{x:g}")
     axes.set_title(curve.title)
     axes.set_xlabel("epoch")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, min_n_ticks=3))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
@@ -61,30 +60,27 @@ def dynamics_figure(steps: Tensor, courses: Courses, title: str, subtitle: str) 
             means = courses[name][quantity].mean(1).numpy()
             look = line_look(len(means), line, mark)
             axes.plot(steps.numpy(), means, color=colour, label=names[name], **look)
-        # The axis of values spans at most `DECADES`; zeros, of frozen matrices, and overflows of a
-        # gradient in fp16 have no place on it
-        values = np.concatenate([np.asarray(line.get_ydata()) for line in axes.lines])
-        positive = values[(values > 0) & np.isfinite(values)]
-        if not positive.size:
-            positive = np.ones(1)
-        high = positive.max()
-        low = min(max(positive.min(), high / 10.0**DECADES), high / 1.5)
-        axes.set(title=words, xlabel="step", ylim=(low / 1.2, high * 1.2), yscale="log")
         # Steps too are logarithmic: most happens early
-        axes.set(xlim=(steps[0] / 1.12, steps[-1] * 1.2), xscale="log")
-        _label(axes.xaxis, float(steps[-1] / steps[0]), "{x:,.0f}")
-        _label(axes.yaxis, high / low, "{x:g}")
+        axes.set(title=words, xlabel="step", xscale="log", yscale="log")
+        # Zeros, of frozen matrices, and overflows of a gradient in fp16 have no place on the axis
+        # of values, which spans at most `DECADES`
+        axes.margins(y=0)
+        low, high = axes.get_ylim()
+        axes.set_ylim(max(low, high / 10.0**DECADES) / 1.2, high * 1.2)
+        _label(axes.xaxis)
+        _label(axes.yaxis)
     entries = panels[0].get_legend_handles_labels()
     figure.legend(*entries, loc="outside lower left", ncols=across, fontsize=8)
     return figure
 
 
-def _label(axis: Axis, ratio: float, form: str) -> None:
+def _label(axis: Axis) -> None:
     """Label up to six powers of ten; where an axis spans a small ratio, also 2 and 5 times each."""
     # Over a short range powers of ten alone would leave one tick
+    low, high = axis.get_view_interval()
     multiples = [1.0]
-    if ratio <= 30:
+    if high <= 40 * low:
         multiples = [1.0, 2.0, 5.0]
     axis.set_major_locator(LogLocator(subs=multiples, numticks=6))
-    axis.set_major_formatter(form)
+    axis.set_major_formatter("{x:,.10g}")
     axis.set_minor_locator(NullLocator())

@@ -14,7 +14,6 @@ from __future__ import annotations
 import base64
 import gzip
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -182,10 +181,9 @@ def opening(
     heads, (last, -1).
     """
     # Patches in the same or the next row and column are neighbours
-    number = torch.arange(math.prod(grid))
-    row = number // grid[1]
-    column = number % grid[1]
-    near = ((row[:, None] - row).abs() <= 1) & ((column[:, None] - column).abs() <= 1)
+    rows, columns = grid
+    places = torch.cartesian_prod(torch.arange(float(rows)), torch.arange(float(columns)))  # (L, 2)
+    near = torch.cdist(places, places, p=math.inf) <= 1
     if hidden is not None:
         visible = [near[cells][:, cells] for cells in ~hidden.flatten(1)]
         near = torch.stack(visible)[:, None]  # (B, 1, visible, visible)
@@ -215,10 +213,9 @@ def _mean(parts: Tensor) -> Tensor:
 
 def distinct(names: Sequence[str]) -> list[str]:
     """Return names that tell images apart: equal ones are followed by the image's number."""
-    counts = Counter(names)
     numbered = []
     for number, name in enumerate(names):
-        if counts[name] > 1:
+        if names.count(name) > 1:
             name = f"{name}, image {number}".removeprefix(", ")
         numbered.append(name)
     return numbered

@@ -11,7 +11,6 @@ import re
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import lru_cache, wraps
 from pathlib import Path
 from types import SimpleNamespace
@@ -104,17 +103,8 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
 
 # --- Figures under a heading ---------------------------------------------------------------------
 
-_captioned: ContextVar[str] = ContextVar("captioned", default="")
-
-
-@contextmanager
-def captioned(caption: str) -> Iterator[None]:
-    """Begin the subtitle of every figure drawn in the block with `caption`."""
-    before = _captioned.set(caption)
-    try:
-        yield
-    finally:
-        _captioned.reset(before)
+CAPTION = ""
+"""The beginning of every subtitle; a study holds its own here while it draws."""
 
 
 def headed_figure(width: float, height: float, title: str, subtitle: str) -> Figure:
@@ -128,7 +118,7 @@ def headed_figure(width: float, height: float, title: str, subtitle: str) -> Fig
     lines = []
     head = 0.12
     if titles:
-        lines = wrapped(" · ".join(filter(None, (_captioned.get(), subtitle))), room, SUBTITLE_SIZE)
+        lines = wrapped(" · ".join(filter(None, (CAPTION, subtitle))), room, SUBTITLE_SIZE)
         head = 0.22 + 0.24 * len(titles) + 0.17 * len(lines)
 
     # Whole dots above the paper: an array stays sharp, one dot for each of its pixels

@@ -59,7 +59,8 @@ class AttentionMaps:
             each must give maps.
         gradients: keep the weights in the autograd graph, for `relevance`.
         consume: called with (layer, weights) as each is computed, or with numbers from the last at
-            the end of the pass, instead of keeping it: memory stays flat.
+            the end of the pass, instead of keeping it: memory stays flat. The number of a layer of
+            an unknown kind may change until the end of the first pass; `names[layer]` does not.
         geometry: layout of the tokens; None to take it from the model.
 
     Raises:

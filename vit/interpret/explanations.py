@@ -56,9 +56,7 @@ def relevance(
         steps = maps.steps
         # Images do not mix, so the gradient of the sum is each image's own; it is zero with respect
         # to a layer that the score does not depend on
-        gradients = torch.autograd.grad(
-            scores.sum(), layers, allow_unused=True, materialize_grads=True
-        )
+        gradients = torch.autograd.grad(scores.sum(), layers, materialize_grads=True)
 
     batch, _, tokens, _ = layers[0].shape
     # Before the first layer, each token depends on itself alone
@@ -103,11 +101,11 @@ def legrad(
         KeyError: an attention is in no layer of its own, whose tokens would have a score.
     """
     parts: Any = model
-    if head is None and getattr(getattr(model, "config", model), "num_classes", None) == 0:
-        raise AttentionError(
-            f"{type(model).__name__} has no head for classes; give head=, which returns scores"
-        )
     if head is None:
+        if getattr(getattr(model, "config", model), "num_classes", None) == 0:
+            raise AttentionError(
+                f"{type(model).__name__} has no head for classes; give head=, which returns scores"
+            )
         # of a model of ours or timm's
         head = lambda tokens: parts.forward_head(parts.norm(tokens))  # noqa: E731
     listed = _parts_of_lists(model)
@@ -134,10 +132,9 @@ def _parts_of_lists(model: nn.Module) -> dict[str, nn.Module]:
     """Return the parts of a model's lists with their names, the outer before the inner."""
     parts = {}
     for name, part in model.named_modules():
-        if isinstance(part, nn.ModuleList | nn.Sequential):
-            prefix = f"{name}." if name else ""
-            for number, block in part.named_children():
-                parts[f"{prefix}{number}"] = block
+        parent = model.get_submodule(name.rpartition(".")[0])
+        if isinstance(parent, nn.ModuleList | nn.Sequential):
+            parts[name] = part
     return parts
 
 
@@ -214,10 +211,9 @@ def faithfulness(
     # The score with each patch deleted or kept
     def score_of(images: Tensor) -> Tensor:
         result = run(images)
-        scores = _scores_of(result, score, len(images))
-        if callable(score):
-            return scores
-        return result.float().softmax(dim=1)[:, score]
+        if not callable(score):
+            result = result.float().softmax(dim=1)
+        return _scores_of(result, score, len(images))
 
     deletion = []
     insertion = []
@@ -227,10 +223,9 @@ def faithfulness(
         deletion.append(score_of(torch.where(highest, baseline, inputs)))
         insertion.append(score_of(torch.where(highest, inputs, baseline)))
     shares = counts.cpu() / patches
-    deleted = torch.stack(deletion, dim=1).float().cpu()
-    inserted = torch.stack(insertion, dim=1).float().cpu()
-    areas = [torch.trapezoid(curve, shares) for curve in (deleted, inserted)]
-    return Faithfulness(shares, deleted, inserted, areas[0], areas[1])
+    curves = [torch.stack(scores, dim=1).float().cpu() for scores in (deletion, insertion)]
+    areas = [torch.trapezoid(curve, shares) for curve in curves]
+    return Faithfulness(shares, *curves, *areas)
 
 
 @contextmanager

@@ -38,19 +38,17 @@ def attention_layers(model: nn.Module) -> list[NamedLayer]:
 
     Libraries name their classes alike. A forward pass shows which other modules attend.
     """
-    candidates = []
+    candidates = {}
     for name, part in model.named_modules():
         is_named = re.search("Attn|Attention|^XCA$", type(part).__name__)
         # timm's layer of ViT-22B computes its attention itself
         if is_named or hasattr(part, "fused_attn"):
-            candidates.append((name, part))
+            candidates[part] = name
 
     # A layer within a layer (a wrapper and its core) counts once, as the inner one
-    names = [f"{name}." for name, _ in candidates]
     layers = []
-    for name, layer in candidates:
-        prefix = f"{name}." if name else ""
-        if not any(inner != f"{name}." and inner.startswith(prefix) for inner in names):
+    for layer, name in candidates.items():
+        if candidates.keys() & {*layer.modules()} == {layer}:
             layers.append((name, layer))
     return layers
 
@@ -86,9 +84,8 @@ class Interception(TorchFunctionMode):
         self._model = model
         self._hook = hook
         self._parts = {part: name for name, part in model.named_modules()}
-        # By module, in the model's order
-        self._numbers: dict[nn.Module, int] = {}
-        self._set_layers({layer for _, layer in attention_layers(model)})
+        # In the model's order
+        self._layers = [layer for _, layer in attention_layers(model)]
 
         # layers that return their weights too
         self._eager: set[nn.Module] = set()
@@ -100,11 +97,7 @@ class Interception(TorchFunctionMode):
     @property
     def layers(self) -> list[NamedLayer]:
         """The attention layers: those with that name, and others from their first call on."""
-        return [(self._parts[layer], layer) for layer in self._numbers]
-
-    def _set_layers(self, layers: set[nn.Module]) -> None:
-        ordered = [part for part in self._parts if part in layers]
-        self._numbers = {layer: number for number, layer in enumerate(ordered)}
+        return [(self._parts[layer], layer) for layer in self._layers]
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -210,9 +203,10 @@ class Interception(TorchFunctionMode):
     ) -> Tensor:
         layer = self._running[-1]
         # A module named attention is none if the call stands in a module within it or around it
-        if layer not in self._numbers:
+        if layer not in self._layers:
             unattending = {*self._running, *layer.modules()} - self._attended
-            self._set_layers({*self._numbers} - unattending | {layer})
+            layers = {*self._layers} - unattending | {layer}
+            self._layers = [part for part in self._parts if part in layers]
         # A layer that attends twice, e.g. for a difference of two maps, has no single map
         if layer in self._attended:
             name = self._parts[layer] or "the model itself"
@@ -233,7 +227,7 @@ class Interception(TorchFunctionMode):
             weights = weights[:, None]
             value = value[:, None]
         self._weights[layer] = weights
-        mixed = self._hook(self._numbers[layer], weights, value)
+        mixed = self._hook(self._layers.index(layer), weights, value)
         return mixed if has_heads else mixed[:, 0]
 
 

@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from vit.errors import AttentionError
-from vit.interpret.capture import AttentionMaps
+from vit.interpret.capture import AttentionMaps, to_grid
 from vit.interpret.geometry import Geometry
 from vit.interpret.layers import Interception
 from vit.isolation import eval_mode
@@ -229,19 +228,17 @@ def attention_statistics(
     Raises:
         AttentionError: the maps cannot be captured.
     """
-    # By layer, of each batch (3, B, h): distance, entropy, prefix mass
-    values: dict[int, list[Tensor]] = {}
+    # By the layer's name, of each batch (B, h, 3): distance, entropy, prefix mass. Its number may
+    # change as layers of an unknown kind are found
+    values: dict[str, list[Tensor]] = {}
 
     def add(layer: int, weights: Tensor) -> None:
         layout = maps.geometry  # of these images: a model may take several sizes
-        of_patches = weights[:, :, layout.patches]  # (B, h, L, N)
         distance = attention_distance(weights, layout)  # (B, h)
-        entropy = attention_entropy(of_patches)
-        before = of_patches[..., : layout.patches.start].sum(-1)
-        after = of_patches[..., layout.patches.stop :].sum(-1)
-        prefix_mass = (before + after).mean(-1)
-        measures = torch.stack([distance, entropy, prefix_mass])  # (3, B, h)
-        values.setdefault(layer, []).append(measures.cpu())
+        entropy = attention_entropy(weights[:, :, layout.patches])
+        prefix_mass = to_grid(weights, layout, "mean").prefix_mass
+        measures = torch.stack([distance, entropy, prefix_mass], dim=-1)  # (B, h, 3)
+        values.setdefault(maps.names[layer], []).append(measures.cpu())
 
     # Each layer's weights are measured as they are computed, and not kept
     maps = AttentionMaps(model, layers, geometry=geometry, consume=add)
@@ -251,17 +248,15 @@ def attention_statistics(
                 model(images)
 
     # Over images, in double precision; heads that a layer does not have stay nan
-    numbers = sorted(values)
-    of_layers = [torch.cat(values[layer], dim=1).double() for layer in numbers]  # (3, N, h) each
-    table = partial(pad_sequence, batch_first=True, padding_value=math.nan)
-    means = table([measures.mean(1).T for measures in of_layers]).float()  # (l, h, 3)
-    spread = table([measures[0].std(0, correction=0) for measures in of_layers]).float()
-    distance, entropy, prefix_mass = means.unbind(-1)
+    batches_of = [values[maps.names[layer]] for layer in maps.layers]
+    of_layers = [torch.cat(measures).transpose(0, 1).double() for measures in batches_of]
+    table = pad_sequence(of_layers, batch_first=True, padding_value=math.nan)  # (l, h, images, 3)
+    distance, entropy, prefix_mass = table.mean(2).float().unbind(-1)
     return AttentionStatistics(
-        images=of_layers[0].shape[1],
-        layers=torch.tensor(numbers),
+        images=table.shape[2],
+        layers=torch.tensor(maps.layers),
         distance=distance,
-        distance_spread=spread,
+        distance_spread=table[..., 0].std(2, correction=0).float(),
         entropy=entropy,
         prefix_mass=prefix_mass,
     )
@@ -282,13 +277,15 @@ def head_ablation(model: nn.Module, loss: Callable[[], Tensor]) -> Tensor:
     Raises:
         ValueError: `loss` computes no attention that can be silenced.
     """
-    heads: dict[int, int] = {}  # number of heads by layer
-    silenced = (-1, -1)  # a layer and its head
+    # By name, because a layer of an unknown kind is numbered when it is found
+    heads: dict[str, int] = {}
+    silenced: tuple[str, int] | None = None  # a layer and its head
 
     def mix(layer: int, weights: Tensor, values: Tensor) -> Tensor:
-        heads[layer] = weights.shape[1]
+        name, _ = interception.layers[layer]
+        heads[name] = weights.shape[1]
         mixed = weights @ values  # (B, h, N, d)
-        if layer == silenced[0]:
+        if silenced and name == silenced[0]:
             mixed[:, silenced[1]] = 0
         return mixed
 
@@ -300,8 +297,8 @@ def head_ablation(model: nn.Module, loss: Callable[[], Tensor]) -> Tensor:
         # Then one pass for each head without it
         shape = (len(interception.layers), max(heads.values()))
         increase = torch.full(shape, float("nan"), dtype=torch.float32)
-        for layer, count in list(heads.items()):
-            for head in range(count):
-                silenced = (layer, head)
+        for layer, (name, _) in enumerate(interception.layers):
+            for head in range(heads.get(name, 0)):
+                silenced = (name, head)
                 increase[layer, head] = float(loss()) - loss_with_all
     return increase
