@@ -2,6 +2,7 @@
 
 import gc
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -46,12 +47,15 @@ def _seed() -> None:
 
 @pytest.fixture
 def refused(capsys) -> Callable[..., str]:
-    """`refused(*argv)`: the one line on stderr with which `vit argv` is refused; stdout stays empty."""
+    """`refused(*argv)`: the one line on stderr with which `vit argv` is refused, whose parts may be several words.
+
+    Stdout stays empty.
+    """
     from vit.cli import main
 
     def refused(*argv: object, code: int = 2) -> str:
         capsys.readouterr()
-        assert main([*map(str, argv)]) == code
+        assert main(shlex.split(" ".join(map(str, argv)))) == code
         captured = capsys.readouterr()
         assert captured.out == ""
         assert captured.err.startswith("vit: error: ")

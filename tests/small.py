@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+import timm
+import tiny
 import torch
 import transformers as hf
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
@@ -17,9 +19,9 @@ from vit.checkpoints import load_model
 from vit.checkpoints.formats.self_supervised import DECODER
 from vit.checkpoints.formats.timm import ENCODER
 from vit.checkpoints.names import map_out
-from vit.config import DecoderConfig, ViTConfig
+from vit.config import DecoderConfig
 from vit.errors import CheckpointError
-from vit.mae import MaskedAutoencoder, Model, build_autoencoder
+from vit.mae import MaskedAutoencoder, Model
 
 SIZES = dict(image_size=(16, 16), patch_size=(4, 4), embed_dim=32, depth=2, num_heads=4)
 TIMM = dict(img_size=(16, 16), patch_size=4, embed_dim=32, depth=2, num_heads=4, num_classes=5)
@@ -43,7 +45,7 @@ def autoencoder(
 ) -> MaskedAutoencoder:
     """One of ours, with a decoder of `depth` blocks."""
     decoder = DecoderConfig(dim=24, depth=depth, num_heads=3)
-    return build_autoencoder(ViTConfig(**SIZES | settings), decoder, norm_pix_loss)
+    return tiny.autoencoder(norm_pix_loss, decoder, **SIZES | settings)
 
 
 def timm_model(**settings: object) -> TimmVisionTransformer:
@@ -54,8 +56,19 @@ def timm_state(**settings: object) -> dict[str, Tensor]:
     return timm_model(**settings).state_dict()
 
 
-def transformers_model(**settings: object) -> hf.ViTModel:
-    return hf.ViTModel(hf.ViTConfig(**HUGGINGFACE | settings)).eval()
+def timm_folder(
+    folder: Path, name: str = "vit_tiny_patch16_224", **sizes: object
+) -> TimmVisionTransformer:
+    """One of timm's models, which timm writes into a folder."""
+    model = random_model(timm.create_model(name, pretrained=False, **sizes))
+    timm.models.save_for_hf(model, folder, model_args=sizes, safe_serialization=True)
+    return model
+
+
+def transformers_model(
+    kind: type[hf.PreTrainedModel] = hf.ViTModel, **settings: object
+) -> hf.PreTrainedModel:
+    return kind(kind.config_class(**HUGGINGFACE | settings)).eval()
 
 
 def mae_state(model: MaskedAutoencoder) -> dict[str, Tensor]:
@@ -104,14 +117,6 @@ def warned(source: object, **asked: object) -> str:
     # a collector of garbage may warn within the block, of what other tests left open
     ours = [warning for warning in caught if warning.category is UserWarning]
     return " ".join(str(warning.message) for warning in ours)
-
-
-def same(one: nn.Module, other: nn.Module) -> None:
-    """The same tensors to the bit, under the same names."""
-    ours, theirs = one.state_dict(), other.state_dict()
-    assert ours.keys() == theirs.keys()
-    for name, value in ours.items():
-        assert torch.equal(value, theirs[name]), name
 
 
 def close(ours: Tensor, theirs: Tensor, within: float = 1e-5) -> None:

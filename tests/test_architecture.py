@@ -20,7 +20,6 @@ from forks import ROOT
 import vit
 from vit.config import changed
 from vit.training.loop import train_steps
-from vit.training.run import setup
 
 # The core, which stands alone; "" is the package itself.
 CORE = {
@@ -182,7 +181,7 @@ def test_a_training_step_walks_through_few_files():
         "train.epochs": 2,
     }
     config = changed(tiny.RECONSTRUCT, settings)
-    steps = train_steps(setup(config, tiny.dataset()))
+    steps = train_steps(tiny.begin(config))
     next(steps)
     with walked() as files:
         next(steps)

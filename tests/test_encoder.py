@@ -29,6 +29,7 @@ CASES = {
     "no class token, avg": dict(class_token=False, global_pool="avg", fc_norm=True),
     "class token, avg": dict(global_pool="avg", fc_norm=True),
     "class token, fc_norm": dict(global_pool="token", fc_norm=True),
+    "no_embed_class": dict(global_pool="token", no_embed_class=True),
     "registers": dict(global_pool="token", registers=4),
     "registers, no_embed_class": dict(global_pool="token", registers=4, no_embed_class=True),
     "registers alone": dict(

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from forks import ROOT, environment
 from PIL import Image
-from tiny import CLASSIFY, RECONSTRUCT, assert_same, noise
+from tiny import CLASSIFY, RECONSTRUCT, assert_same, noise, same
 
 import vit
 from vit import Callback, cli, embed, fit, load_model
@@ -86,8 +86,7 @@ def test_a_run_is_returned_and_saved(whole):
     assert not run.result.training
     assert run.summary["data"]["name"] == "list"
     assert repr(run) == f"Run({run.folder.path}, 6 of 6 steps)"
-    saved = load_model(run.folder.path)
-    assert_same(dict(saved.state_dict()), dict(run.result.state_dict()))
+    same(load_model(run.folder.path), run.result)
 
 
 def test_the_model_just_trained_carries_what_the_loaded_one_does(whole, tmp_path):
@@ -109,7 +108,7 @@ def test_an_ended_run_goes_on_as_if_it_had_never_stopped(whole, config, tmp_path
     del kept
     assert witness.calls[:2] == [("start", 3, "run"), ("log", 4)]
     assert witness.count == 6  # with those before it was ended
-    assert_same(dict(run.result.state_dict()), dict(whole[0].result.state_dict()))
+    same(run.result, whole[0].result)
     assert timeless(run.folder.metrics) == timeless(whole[0].folder.metrics)
 
 
@@ -233,7 +232,7 @@ def test_a_finished_run_that_gets_more_epochs_is_the_longer_run(config, tmp_path
     assert not [*folder.glob("summary.json"), *folder.glob("*.png")]
     assert load_model(folder)
     run = fit(longer, folder, PAIRS, TEST, [witness := Witness()], resume=True)
-    assert_same(dict(run.result.state_dict()), dict(whole.result.state_dict()))
+    same(run.result, whole.result)
     assert (run.step, witness.count) == (9, 9)
     assert timeless(run.folder.metrics) == timeless(whole.folder.metrics)
     assert timeless(run.folder.dynamics) == timeless(whole.folder.dynamics)

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from tiny import CLASSIFY, RECONSTRUCT, dataset
+from tiny import CLASSIFY, RECONSTRUCT, begin
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -23,7 +23,6 @@ from vit.device import Compute, all_to_device, to_device
 from vit.training.distributed import Distributed, gather_batch
 from vit.training.dynamics import DynamicsRecorder
 from vit.training.loop import train_steps
-from vit.training.run import setup
 
 META = torch.device("meta")
 # so many epochs that none of the first steps is one whose results are written; torch's AdamW is fused on real GPUs alone
@@ -62,7 +61,7 @@ class OneDevice(TorchDispatchMode):
 
 
 def go(config: Config, tmp_path) -> None:
-    run = setup(config, dataset())
+    run = begin(config)
     recorder = DynamicsRecorder(run.model, 1, run.total_steps, tmp_path / "dynamics.jsonl")
     steps = train_steps(run, [recorder])
     with OneDevice():

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny import RECONSTRUCT, assert_same, noise, without_layout
+from tiny import RECONSTRUCT, noise, same, without_layout
 from torch import nn
 from tqdm import tqdm
 
@@ -129,7 +129,7 @@ def test_a_training_is_the_same_in_every_mode_of_torch(run, tmp_path):
         again = fitted(tmp_path / "run")
         fitted(tmp_path / "next", init=load_model(run.folder.path))
         assert modes() == before
-    assert_same(dict(again.result.state_dict()), dict(run.result.state_dict()))
+    same(again.result, run.result)
     # and it can be trained further by hand
     loss = again.result.train()(to_float(noise(2), (16, 16))).square().mean()
     loss.backward()

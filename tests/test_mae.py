@@ -1,11 +1,12 @@
 """The masked autoencoder: the oracle is transformers' ViTMAE; laws of the loss and its gradient."""
 
+import copy
 import math
 
 import pytest
 import torch
 from small import close
-from tiny import SIZES, autoencoder, randomize, seeded
+from tiny import SIZES, autoencoder, randomize, same, seeded
 from torch import Tensor, nn
 from torch.testing import assert_close
 from transformers.models.vit_mae.configuration_vit_mae import ViTMAEConfig
@@ -135,11 +136,11 @@ def test_gradient_reaches_every_part_and_each_third(pos_embed, settings):
 
 def test_forward_is_pure():
     model, (images, mask) = autoencoder(registers=1).train(), small_batch()
-    before = {name: value.clone() for name, value in model.state_dict().items()}
+    before = copy.deepcopy(model)
     random_state = torch.get_rng_state()
     assert torch.equal(model(images, mask), model(images, mask))
     assert torch.equal(torch.get_rng_state(), random_state)
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    same(model, before)
 
 
 def test_normalised_targets_have_mean_0_and_unbiased_variance_1():

@@ -7,14 +7,14 @@ import re
 
 import pytest
 import torch
-from tiny import encoder, save
+from tiny import encoder, names, save
 
 from vit.checkpoints import load_model
 from vit.encoder import VisionTransformer
 from vit.errors import CheckpointError
 from vit.pretrained import shipped, shipped_models
 
-FILES = ["model.safetensors", "config.json", "trained_on.npy", "README.md"]
+FILES = {"model.safetensors", "config.json", "trained_on.npy", "README.md"}
 OF_A_MACHINE = re.compile(r"(?:^|[\s\"'=(])(?:/(?!/)[\w.-]+/|~/|[A-Z]:\\)")
 
 
@@ -24,7 +24,7 @@ OF_A_MACHINE = re.compile(r"(?:^|[\s\"'=(])(?:/(?!/)[\w.-]+/|~/|[A-Z]:\\)")
 @pytest.mark.parametrize("name", shipped_models())
 def test_what_comes_with_the_package_is_whole(name):
     folder = shipped_models()[name]
-    assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
+    assert names(folder) == FILES
     model = load_model(name)
     assert model.origin.source == name
     assert model.origin.report.notes == model.origin.report.problems == []
@@ -55,8 +55,8 @@ def test_what_is_called_so_here_comes_first(tmp_path, monkeypatch):
 
 
 def test_a_name_that_is_nearly_one_is_one_line_with_those_that_are():
-    names = ", ".join(shipped_models())
-    with pytest.raises(CheckpointError, match=f"; the package has {names}$"):
+    others = ", ".join(shipped_models())
+    with pytest.raises(CheckpointError, match=f"; the package has {others}$"):
         load_model("vit-tiny-p4")
 
 

@@ -2,9 +2,11 @@
 
 import re
 import shlex
+import tomllib
 from importlib import import_module
 
 import pytest
+import yaml
 from forks import ROOT
 
 from bench.__main__ import bench_parser
@@ -14,12 +16,14 @@ from studies.world import Model
 from vit.cli import parse
 from vit.commandline import given_settings
 from vit.config import Config, read_settings
+from vit.runs import __version__
 
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
     for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("studies/results/*.md"))
 }
 README = PAGES["README.md"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 QUESTIONS = PAGES["docs/questions/README.md"]
 NUMBER = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?")
 
@@ -89,10 +93,22 @@ def test_every_picture_and_page_that_is_named_is_there(page):
     ] == []
 
 
-def test_every_page_is_named_by_the_site():
-    pages = {page.removeprefix("docs/") for page in PAGES if page.startswith("docs/")}
-    named = re.findall(r"^ .* ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
-    assert pages <= set(named)
+@pytest.mark.parametrize("page", PAGES)
+def test_every_file_extra_and_constant_that_is_named_is_there(page):
+    files = re.findall(r"`((?:vit|tests|docs|configs|notebooks|examples)/[\w/.]*)`", PAGES[page])
+    assert [name for name in files if not (ROOT / name).exists()] == []
+    named = re.findall(r"'\.\[([\w,]+)\]'", PAGES[page])
+    extras = {extra for some in named for extra in some.split(",")}
+    assert extras <= set(PROJECT["optional-dependencies"])
+    for name, place in re.findall(r"`([A-Z]\w+)` of `(vit/[\w/.]+)`", PAGES[page]):
+        assert re.search(rf"^{name}\b.* = ", (ROOT / place).read_text(), re.MULTILINE), name
+
+
+def test_citation_says_what_the_package_says():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == __version__
+    assert citation["license"] == PROJECT["license"]
+    assert citation["abstract"] == PROJECT["description"]
 
 
 def test_every_name_of_the_api_page_is_there():

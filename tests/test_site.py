@@ -16,6 +16,8 @@ from selenium.webdriver import Keys
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 
+from vit.figures.style import DARK_PALETTE, PALETTE
+
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/**/*.md"))
 
 
@@ -110,6 +112,14 @@ def test_a_link_to_a_file_beside_docs_leads_to_its_page_or_to_the_repository():
     made = hooks.link_beside(notebook, "notebooks/02_attention_by_hand.md", None)
     assert made == "[Load](../checkpoints.md#what-loads) `a[0](b)`"
     assert hooks.link_beside("[a](docs/faq.md)", "changes.md", None) == "[a](faq.md)"
+
+
+def test_its_colours_are_those_of_the_figures():
+    default, slate = hooks.palette_css().splitlines()
+    assert default.startswith('[data-md-color-scheme="default"]')
+    assert slate.startswith('[data-md-color-scheme="slate"]')
+    assert dict(re.findall(r"--([a-z-]+): (#\w+);", default)) == PALETTE
+    assert dict(re.findall(r"--([a-z-]+): (#\w+);", slate)) == DARK_PALETTE
 
 
 LIVE = (ROOT / "docs" / "live.md").read_text("utf-8")

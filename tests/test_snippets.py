@@ -92,11 +92,8 @@ def place(tmp_path_factory) -> Path:
     for name in ("runs/mine", "CHECKPOINT"):
         save_model(place / name, model)
     classifier = load_model("vit-tiny-p4-cifar10-finetuned")
-    for name in ("runs/classes", "CLASSIFIER"):
-        save_model(place / name, classifier)
+    save_model(place / "runs" / "classes", classifier)
     torch.save(mae_state(model), place / "FILE")
-    (place / "path" / "to" / "the").mkdir(parents=True)
-    (place / "path" / "to" / "the" / "clone").symlink_to(ROOT)
     sizes = dict(hidden_size=24, num_hidden_layers=2, num_attention_heads=2, intermediate_size=48)
     sizes |= {f"decoder_{key}": value for key, value in sizes.items()}
     theirs = ViTMAEForPreTraining(ViTMAEConfig(image_size=32, patch_size=4, **sizes))

@@ -7,6 +7,7 @@ import hashlib
 import json
 import random
 import re
+import shlex
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -61,7 +62,7 @@ class Done(NamedTuple):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Iterator[Callable[..., Done]]:
-    """`run(cwd, *argv, before, pictures, page)`: train.py in a fork that has imported all.
+    """`run(cwd, line, before, pictures, page)`: train.py in a fork that has imported all.
 
     The program `before` runs first. Without `pictures`, which take longest, there are none, and
     without `page` it is an empty file.
@@ -69,14 +70,20 @@ def run(tmp_path_factory) -> Iterator[Callable[..., Done]]:
     with Forks(tmp_path_factory.mktemp("server"), PREPARED) as forks:
 
         def run(
-            cwd: Path, *argv: str, before: str = "", pictures: bool = False, page: bool = False
+            cwd: Path, line: str, before: str = "", pictures: bool = False, page: bool = False
         ) -> Done:
             lines = ["from vit.report import page, pictures", before]
             lines += [] if pictures else ["pictures.draw_pictures = lambda *_: None"]
             lines += [] if page else ["page.write_report = lambda path, out: out.touch()"]
             done = forks(
                 cwd,
-                "\n".join([*lines, calls(TRAIN, argv), "sys.exit(99)  # where train.py does not"]),
+                "\n".join(
+                    [
+                        *lines,
+                        calls(TRAIN, shlex.split(line)),
+                        "sys.exit(99)  # where train.py does not",
+                    ]
+                ),
             )
             return Done(done.returncode, done.stdout, done.stderr)
 
@@ -98,7 +105,7 @@ def place(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def whole(place, run) -> Path:
     """The folder of a run that nothing interrupted, without its pictures."""
-    done = run(place, "--config", "mine.yaml")
+    done = run(place, "--config mine.yaml")
     assert done.code == 0, done.err
     return place / "runs" / "mine"
 
@@ -140,7 +147,7 @@ CLASSIFY = (
 
 
 def test_run_ends_well_and_leaves_what_it_promises(place, whole, run):
-    done = run(place, *CLASSIFY.split(), "--out", "classified", pictures=True)
+    done = run(place, f"{CLASSIFY} --out classified", pictures=True)
     folder = place / "classified"
     assert done.code == 0, done.err
     assert names(folder) - {".lock"} == OF_CLASSES
@@ -163,13 +170,13 @@ def test_run_ends_well_and_leaves_what_it_promises(place, whole, run):
 
 def test_what_would_change_a_trained_run_is_refused(whole, place, run):
     shutil.copytree(whole, place / "bare", ignore=shutil.ignore_patterns("checkpoints"))
-    for argv, said in {
+    for line, said in {
         "--out bare --resume": "bare holds a trained run (summary.json) and no checkpoint",
         "--out runs/mine --resume --model.patch_size=8": "model.patch_size",
         "--config runs/mine/config.yaml": "already holds",
     }.items():
         before = [content(folder) for folder in (place / "bare", whole)]
-        done = run(place, *argv.split())
+        done = run(place, line)
         assert (done.code, done.out) == (2, "")
         assert re.fullmatch(rf"train\.py: error: [^\n]*{re.escape(said)}[^\n]*\n", done.err)
         assert [content(folder) for folder in (place / "bare", whole)] == before
@@ -178,11 +185,10 @@ def test_what_would_change_a_trained_run_is_refused(whole, place, run):
 def test_resume_finds_its_images_elsewhere_and_may_compute_otherwise(whole, place, run):
     shutil.copytree(place / "images", place / "moved")
     assert (
-        run(place, "--config", "mine.yaml", "--out", "moving", before=at_step(8, "SIGKILL")).code
+        run(place, "--config mine.yaml --out moving", before=at_step(8, "SIGKILL")).code
         == -signal.SIGKILL
     )
-    argv = "--out moving --resume --data.root moved --run.save_every 3"
-    done = run(place, *argv.split())
+    done = run(place, "--out moving --resume --data.root moved --run.save_every 3")
     assert done.code == 0, done.err
     assert "from step 5" in done.out
     # the metadata of the file name the data, which is elsewhere
@@ -233,7 +239,7 @@ def test_signal_ends_a_run_within_its_step_and_it_continues_exactly(
     whole, place, run, number, code, step
 ):
     out = f"{number} {step}"
-    stopped = run(place, "--config", "mine.yaml", "--out", out, before=at_step(step, number))
+    stopped = run(place, f"--config mine.yaml --out '{out}'", before=at_step(step, number))
     assert stopped.code == code, stopped.err
     assert (
         stopped.err.splitlines()[-1]
@@ -248,7 +254,7 @@ def test_signal_ends_a_run_within_its_step_and_it_continues_exactly(
     )
     assert not (folder / "summary.json").exists()
 
-    resumed = run(place, "--out", out, "--resume")
+    resumed = run(place, f"--out '{out}' --resume")
     assert resumed.code == 0, resumed.err
     assert_same_run(folder, whole)
 
@@ -257,14 +263,14 @@ def test_signal_ends_a_run_within_its_step_and_it_continues_exactly(
 def test_killed_run_goes_back_to_its_last_state_and_continues_exactly(whole, place, run, step):
     out = f"killed-{step}"
     assert (
-        run(place, "--config", "mine.yaml", "--out", out, before=at_step(step, "SIGKILL")).code
+        run(place, f"--config mine.yaml --out {out}", before=at_step(step, "SIGKILL")).code
         == -signal.SIGKILL
     )
     folder = place / out
     assert len(saved_states(folder / "checkpoints")) == step // SAVE_EVERY
     with (folder / "metrics.jsonl").open("a") as metrics:
         metrics.write('{"step": 9, "los')  # as when the kill comes while a line is written
-    resumed = run(place, "--out", out, "--resume")
+    resumed = run(place, f"--out '{out}' --resume")
     assert resumed.code == 0, resumed.err
     assert ("from step 5" in resumed.out) == (step > SAVE_EVERY)
     assert_same_run(folder, whole)
@@ -298,8 +304,7 @@ def on_log(self, values):
     original(self, values)
 callbacks.MetricsFile.on_log = on_log
 """
-    argv = ["--config", "mine.yaml", "--out", "unread"]
-    done = run(place, *argv, before=before)
+    done = run(place, "--config mine.yaml --out unread", before=before)
     assert done.code == 0
     assert "step 2/12" in done.err
     assert "step 12/12" not in done.err
@@ -318,7 +323,7 @@ def measure(*args, **options):
     return original(*args, **options)
 vit.train.measure = measure
 """
-    done = run(place, "--config", "mine.yaml", "--out", "lost", before=before)
+    done = run(place, "--config mine.yaml --out lost", before=before)
     assert done.code == 2, done.err
     assert re.fullmatch(
         r"train\.py: error: [^\n]*was removed, renamed[^\n]*", done.err.splitlines()[-1]
@@ -329,17 +334,17 @@ vit.train.measure = measure
 @pytest.mark.slow
 def test_run_interrupted_everywhere_is_the_run_that_was_not(place, run):
     """One run: cut at each of these places in turn, killed and continued until it is through."""
-    assert run(place, "--config", "mine.yaml", "--out", "drawn", pictures=True).code == 0
-    argv = ["--config", "mine.yaml", "--out", "patient"]
+    assert run(place, "--config mine.yaml --out drawn", pictures=True).code == 0
+    line = "--config mine.yaml --out patient"
     for where, before in INTERRUPTIONS.items():
         for number, code in (("SIGTERM", 143), ("SIGKILL", -signal.SIGKILL)):
-            resume = ["--resume"] if (place / "patient" / "config.yaml").exists() else []
+            resume = "--resume" if (place / "patient" / "config.yaml").exists() else ""
             signalled = before.replace("SIGTERM", number)
-            done = run(place, *argv, *resume, before=signalled, pictures=True)
+            done = run(place, f"{line} {resume}", before=signalled, pictures=True)
             assert done.code == code, (where, number, done.err)
             assert "Traceback" not in done.err
             assert not (place / "patient" / "summary.json").exists()
-    done = run(place, *argv, "--resume", pictures=True)
+    done = run(place, f"{line} --resume", pictures=True)
     assert done.code == 0, done.err
     assert_same_run(place / "patient", place / "drawn")
 
@@ -348,17 +353,17 @@ def test_run_interrupted_everywhere_is_the_run_that_was_not(place, run):
 def test_run_killed_at_any_moment_is_the_run_that_was_not(whole, place, run):
     draws = random.Random(0)
     folder = place / "hunted"
-    argv = ["--config", "mine.yaml", "--out", "hunted"]
+    line = "--config mine.yaml --out hunted"
     codes = []
     for _ in range(30):
-        resume = ["--resume"] if (folder / "config.yaml").exists() else []
+        resume = "--resume" if (folder / "config.yaml").exists() else ""
         # An alarm that nobody handles ends the process as a SIGKILL does: wherever it is, with
         # nothing after it. It counts the process's own time, so a busy machine changes nothing.
         before = f"import signal; signal.setitimer(signal.ITIMER_PROF, {draws.uniform(0.02, 0.4)})"
-        codes.append(run(place, *argv, *resume, before=before).code)
+        codes.append(run(place, f"{line} {resume}", before=before).code)
     assert set(codes) <= {0, -signal.SIGPROF}
     assert codes.count(-signal.SIGPROF) > 3
-    done = run(place, *argv, "--resume")
+    done = run(place, f"{line} --resume")
     assert done.code == 0, done.err
     for path in folder.rglob(".*-*"):
         path.unlink()  # what was being written when the end came
@@ -367,7 +372,7 @@ def test_run_killed_at_any_moment_is_the_run_that_was_not(whole, place, run):
 
 def test_signal_before_a_run_has_begun_leaves_nothing(place, run):
     before = at_call("vit.train:load_data", "SIGTERM")
-    stopped = run(place, "--config", "mine.yaml", "--out", "unborn", before=before)
+    stopped = run(place, "--config mine.yaml --out unborn", before=before)
     assert stopped.code == 143
     assert "SIGTERM" in stopped.err
     assert "--resume" not in stopped.err
@@ -375,8 +380,8 @@ def test_signal_before_a_run_has_begun_leaves_nothing(place, run):
 
 
 def test_run_whose_loss_explodes_ends_in_one_line_and_saves_nothing_of_it(place, run):
-    argv = "--optim.blr 1e37 --optim.clip_grad 0 --optim.warmup_epochs 0 --run.save_every 1"
-    done = run(place, "--config", "mine.yaml", "--out", "exploded", *argv.split())
+    settings = "--optim.blr 1e37 --optim.clip_grad 0 --optim.warmup_epochs 0 --run.save_every 1"
+    done = run(place, f"--config mine.yaml --out exploded {settings}")
     assert done.code == 1
     step = int(re.search(r"^train\.py: error: step (\d+): ", done.err, re.MULTILINE)[1])
     assert "Traceback" not in done.err
@@ -395,7 +400,7 @@ def test_first_command_of_the_readme_runs_without_cifar_and_says_so(tmp_path, ru
     data = "--train.epochs=1 --data.limit=64 --data.download=false"
     model = "--model.embed_dim=16 --model.depth=1 --model.num_heads=2"
     decoder = "--model.decoder_dim=16 --model.decoder_heads=2"
-    done = run(tmp_path, *data.split(), *model.split(), *decoder.split(), pictures=True, page=True)
+    done = run(tmp_path, f"{data} {model} {decoder}", pictures=True, page=True)
     assert done.code == 0, done.err
     folder = tmp_path / "runs" / "quickstart"
     assert names(folder) - {".lock"} == OF_QUICKSTART

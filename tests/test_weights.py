@@ -8,8 +8,8 @@ import warnings
 from functools import partial
 
 import pytest
-from small import autoencoder, random_model, refused, same
-from tiny import NORMALIZE, encoder, save
+from small import autoencoder, random_model, refused
+from tiny import NORMALIZE, encoder, same, save
 
 from vit.checkpoints import load_model
 from vit.pretrained import shipped_models

@@ -16,6 +16,7 @@ from PIL import Image
 from torch import Tensor, nn
 from torchvision.transforms.v2.functional import to_pil_image
 
+from vit.checkpoints import load_model
 from vit.config import (
     AugmentConfig,
     ClassifyConfig,
@@ -35,6 +36,8 @@ from vit.figures.style import style
 from vit.inputs import Normalization
 from vit.interpret import AttentionMaps
 from vit.mae import MaskedAutoencoder, Model, build_autoencoder
+from vit.training.run import Run, setup
+from vit.training.run_folder import find_state
 from vit.weights import Origin, save_model
 
 M = TypeVar("M", bound=nn.Module)
@@ -100,7 +103,7 @@ def randomize(model: M, std: float = 0.2) -> M:
 
 def wide_encoder(**settings: object) -> VisionTransformer:
     """Of 2 x 6 patches, whose attention is far from uniform."""
-    return randomize(VisionTransformer(ViTConfig(**WIDE | settings)), 0.4).eval()
+    return randomize(encoder(**WIDE | settings), 0.4).eval()
 
 
 @contextmanager
@@ -188,6 +191,14 @@ def dataset(
     return Dataset("Noise", "folder", *sets)
 
 
+def begin(config: Config, states: Path | None = None, data: Dataset | None = None) -> Run:
+    """A run at its first step, or where a state in `states` left it."""
+    data = data or dataset()
+    state = None if states is None else find_state(states, config, data)
+    init = load_model(config.model.init) if config.model.init and state is None else None
+    return setup(config, data, state=state, init=init)
+
+
 @torch.no_grad()
 def captured(
     model: nn.Module, *inputs: object, run: Callable[..., object] | None = None
@@ -239,6 +250,11 @@ def assert_same(one: object, other: object) -> None:
             assert_same(a, b)
     else:
         assert one == other
+
+
+def same(one: nn.Module, other: nn.Module) -> None:
+    """The same tensors to the bit, under the same names."""
+    assert_same(one.state_dict(), other.state_dict())
 
 
 def rendered(figure: Figure) -> np.ndarray:

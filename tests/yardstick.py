@@ -29,7 +29,7 @@ import transformers
 from forks import ROOT, environment
 from PIL import Image
 from safetensors.torch import load_file
-from small import random_model, under
+from small import random_model, transformers_model, under
 from torch import nn
 
 from vit import load_model
@@ -210,9 +210,6 @@ def images(folder: Path) -> None:
 # ---- Checkpoints ---------------------------------------------------------------------------------
 
 TIMM = dict(img_size=32, depth=2, num_classes=5)
-TRANSFORMERS = dict(
-    image_size=16, patch_size=4, hidden_size=32, num_hidden_layers=2, num_attention_heads=4
-)
 DECODER = dict(
     decoder_hidden_size=24, decoder_num_hidden_layers=1, decoder_num_attention_heads=3,
     decoder_intermediate_size=48,
@@ -227,13 +224,6 @@ def filled(model: nn.Module) -> nn.Module:
 
 def timm_model(name: str = "vit_tiny_patch16_224", **settings: object) -> nn.Module:
     return filled(timm.create_model(name, pretrained=False, **TIMM | settings))
-
-
-def transformers_model(kind: str, **settings: object) -> nn.Module:
-    model = getattr(transformers, kind)
-    if not kind.startswith("Dinov2"):
-        settings["intermediate_size"] = 64
-    return filled(model(model.config_class(**TRANSFORMERS | settings)))
 
 
 def sources(folder: Path) -> Iterator[tuple[str, object]]:
@@ -257,7 +247,8 @@ def sources(folder: Path) -> Iterator[tuple[str, object]]:
         "ViTModel": {}, "DeiTModel": {}, "ViTMAEForPreTraining": DECODER,
         "Dinov2Model": {}, "Dinov2WithRegistersModel": dict(num_register_tokens=2), "IJepaModel": {},
     }.items():  # fmt: skip
-        transformers_model(kind, **settings).save_pretrained(folder / kind)
+        theirs = filled(transformers_model(getattr(transformers, kind), **settings))
+        theirs.save_pretrained(folder / kind)
         yield f"transformers {kind}", folder / kind
     vision = torchvision.models.VisionTransformer(16, 4, 2, 4, 32, 64, num_classes=5)
     yield "torchvision", filled(vision).state_dict()

@@ -11,7 +11,7 @@ from battery.test_damage import command, damaged
 from PIL import Image
 from tiny import RECONSTRUCT, dataset, encoded, noise
 
-from vit.config import Config, changed
+from vit.config import DataConfig, changed
 from vit.data.folder import load_folder
 from vit.errors import DataError
 from vit.training.loop import train_steps
@@ -28,15 +28,15 @@ def drawn(kind: str, draw: random.Random) -> bytes:
     return encoded(Image.fromarray(pixels.numpy()), kind)
 
 
-def write(place: Path, files: dict[str, bytes], config: Config, **data: object) -> list[str]:
+def write(place: Path, files: dict[str, bytes]) -> list[str]:
     """Write images and settings; return the command's words that train on them."""
     for name, content in files.items():
         path = place / "images" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-    data |= {"source": "folder", "root": f"{place}/images", "cache": f"{place}/cache"}
-    settings = {f"data.{key}": value for key, value in data.items()} | {"run.threads": 1}
-    (place / "config.yaml").write_text(changed(config, settings).to_yaml())
+    data = DataConfig(source="folder", root=f"{place}/images", cache=f"{place}/cache")
+    config = changed(RECONSTRUCT, {"data": data, "run.threads": 1})
+    (place / "config.yaml").write_text(config.to_yaml())
     return ["train", "--config", f"{place}/config.yaml", "--out", f"{place}/run"]
 
 
@@ -71,7 +71,7 @@ def test_odd_images_are_trained_on(tmp_path, kind):
                 if kind == "hostile names":
                     file = f"{split}/{classes[name]}/{draw.choice(NAMES)}{number}.png"
                 files[file] = content
-    assert command(*write(tmp_path, files, RECONSTRUCT)) == 0
+    assert command(*write(tmp_path, files)) == 0
     for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines():
         assert math.isfinite(json.loads(line).get("loss", 0.0))
 

@@ -7,7 +7,7 @@ import pytest
 import timm
 import torch
 from small import close
-from tiny import CLASSIFY, RECONSTRUCT, dataset
+from tiny import CLASSIFY, RECONSTRUCT, begin, dataset
 from torch import Tensor
 from transformers import AutoModel, AutoModelForImageClassification
 
@@ -17,8 +17,6 @@ from vit.config import Config, changed, flat_settings
 from vit.encoder import VisionTransformer
 from vit.errors import CheckpointError, ConfigError
 from vit.training.loop import train_steps
-from vit.training.run import setup
-from vit.training.run_folder import find_state
 
 pytestmark = pytest.mark.slow
 CLOSE = 1e-4  # of float32 activations of order 1, by other orders of summing
@@ -86,7 +84,7 @@ def computed_there(to: str, folder: Path, images: Tensor, classifier: bool) -> T
 def test_every_run_loads_goes_on_and_exports_what_it_computes(draw, tmp_path):
     data = dataset(16)
     config = random_config(draw)
-    run = setup(config, data)
+    run = begin(config, data=data)
     steps = train_steps(run)
     next(steps)
     run.save(tmp_path / "states")
@@ -104,7 +102,7 @@ def test_every_run_loads_goes_on_and_exports_what_it_computes(draw, tmp_path):
     load_model(tmp_path / "half")
 
     # the run goes on as if it had not stopped
-    again = setup(config, data, state=find_state(tmp_path / "states", config, data))
+    again = begin(config, tmp_path / "states", data)
     assert next(train_steps(again)).loss == next(steps).loss
 
     # elsewhere, it computes the same, or is refused in one line

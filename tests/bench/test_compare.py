@@ -4,23 +4,12 @@ import os
 from dataclasses import replace
 
 import pytest
+from small_jobs import MICRO
 
 from bench.compare import Result, Spread, Worker
 from bench.contestants import build
 from bench.job import Job
 from vit.errors import TrainingError
-
-MICRO = Job(
-    preset="micro",
-    patch=8,
-    batch=8,
-    precision="fp32",
-    images=64,
-    device="cpu",
-    decoder_dim=24,
-    decoder_depth=1,
-    decoder_heads=2,
-)
 
 
 @pytest.mark.parametrize(

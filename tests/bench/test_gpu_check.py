@@ -1,14 +1,11 @@
 """The card's checklist: every row comes out on the CPU too, and a fault in one row leaves the others."""
 
 import pytest
+from small_jobs import MICRO
 
 import bench.gpu_check
 from bench.gpu_check import CONFIGURATIONS, _run, gpu_check
-from bench.job import Job
 from vit.training.loop import train_steps
-
-DECODER = dict(decoder_dim=24, decoder_depth=1, decoder_heads=2)
-MICRO = Job(preset="micro", patch=8, precision="fp32", device="cpu", threads=1, **DECODER)
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)

@@ -3,22 +3,14 @@
 from dataclasses import replace
 
 import pytest
+from small_jobs import MICRO
 from torch.utils.flop_counter import FlopCounterMode
 
 from bench.contestants import build, flops_per_image
 from bench.job import Job
 from vit.masking import num_keep
 
-MICRO = Job(
-    preset="micro",
-    patch=8,
-    decoder_dim=24,
-    decoder_depth=2,
-    decoder_heads=2,
-    batch=4,
-    images=8,
-    precision="fp32",
-)
+TWO = replace(MICRO, decoder_depth=2)
 
 
 def products_by_hand(job: Job) -> int:
@@ -51,7 +43,7 @@ def products_by_hand(job: Job) -> int:
     ids=str,
 )
 def test_arithmetic_is_that_of_the_layers(change):
-    job = replace(MICRO, **change)
+    job = replace(TWO, **change)
     size, patches, prefix = (
         job.config().model.dimensions,
         (job.image_size // job.patch) ** 2,
@@ -72,7 +64,7 @@ def test_arithmetic_is_that_of_the_layers(change):
     ids=str,
 )
 def test_the_ceiling_is_the_products_of_a_step(change):
-    job = replace(MICRO, contestant="ceiling", **change)
+    job = replace(TWO, contestant="ceiling", **change)
     ceiling = build(job)
     with FlopCounterMode(display=False) as counter:
         ceiling.step()

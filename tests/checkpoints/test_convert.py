@@ -8,28 +8,27 @@ import shutil
 
 import pytest
 import timm
+import tiny
 import torch
 import transformers as hf
 from PIL import Image
-from small import HUGGINGFACE, SIZES, agree, autoencoder, close, random_model, same
-from tiny import NORMALIZE, names, save, seeded
+from small import SIZES, agree, autoencoder, close, random_model, transformers_model
+from tiny import NORMALIZE, names, same, save, seeded
 from torch import nn
 
 from vit.checkpoints import load_model
 from vit.checkpoints.convert import convert_model
-from vit.config import DecoderConfig, ViTConfig
-from vit.encoder import VisionTransformer
+from vit.config import DecoderConfig
 from vit.errors import CheckpointError
 from vit.inputs import Normalization
 from vit.look.predict import require_head
-from vit.mae import build_autoencoder
 from vit.masking import make_mask
 from vit.weights import architecture, checkpoint_hash, weights_hash
 
 
 def saved(folder, class_names=(), decoder=False, **settings):
     """One of ours, written with random weights and read again."""
-    model = VisionTransformer(ViTConfig(**SIZES | settings))
+    model = tiny.encoder(**SIZES | settings)
     if decoder:
         model = autoencoder(norm_pix_loss=True, depth=2, **settings)
     normalize = NORMALIZE
@@ -253,7 +252,7 @@ def test_a_model_that_a_format_cannot_hold_is_refused_and_nothing_is_written(
 
 def test_a_decoder_of_another_kind_comes_back_and_transformers_cannot_hold_it(tmp_path):
     decoder = DecoderConfig(dim=24, depth=1, num_heads=3, norm_eps=1e-5)
-    save(tmp_path / "ours", build_autoencoder(ViTConfig(**SIZES), decoder))
+    save(tmp_path / "ours", tiny.autoencoder(decoder=decoder))
     ours = load_model(tmp_path / "ours")
     assert ours.decoder.config.norm_eps == 1e-5
     with pytest.raises(CheckpointError, match="computes norm_eps "):
@@ -301,8 +300,9 @@ def test_an_existing_file_or_folder_is_not_replaced(tmp_path):
 
 
 def test_a_head_of_several_answers_is_not_converted(tmp_path):
-    config = hf.ViTConfig(**HUGGINGFACE, num_labels=3, problem_type="multi_label_classification")
-    hf.ViTForImageClassification(config).save_pretrained(tmp_path / "theirs")
+    settings = dict(num_labels=3, problem_type="multi_label_classification")
+    theirs = transformers_model(hf.ViTForImageClassification, **settings)
+    theirs.save_pretrained(tmp_path / "theirs")
     model = load_model(tmp_path / "theirs")
     for use in (require_head, lambda model: convert_model(model, "timm", tmp_path / "out")):
         with pytest.raises(CheckpointError, match="its head is for multi_label_classification"):

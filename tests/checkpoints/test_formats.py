@@ -13,8 +13,6 @@ import torchvision
 import transformers as hf
 from safetensors.torch import load_file, save_file
 from small import (
-    HUGGINGFACE,
-    SIZES,
     agree,
     change,
     close,
@@ -22,16 +20,18 @@ from small import (
     random_model,
     refused,
     renamed,
-    same,
+    timm_folder,
     timm_model,
+    transformers_model,
     under,
     warned,
 )
+from tiny import autoencoder, same
 from torch import Tensor, nn
 
 from vit.checkpoints import load_model
-from vit.config import DecoderConfig, ViTConfig
-from vit.mae import MaskedAutoencoder, build_autoencoder
+from vit.config import DecoderConfig
+from vit.mae import MaskedAutoencoder
 from vit.weights import architecture
 
 # --- timm -----------------------------------------------------------------------------------------
@@ -43,9 +43,7 @@ from vit.weights import architecture
 )
 def test_timm_folder_with_its_own_config(name, tmp_path):
     """As `timm.models.save_for_hf` writes it, with heads, pooling and normalisation."""
-    settings = dict(img_size=28, patch_size=14, depth=2, num_classes=3)
-    theirs = random_model(timm.create_model(name, pretrained=False, **settings))
-    timm.models.save_for_hf(theirs, tmp_path, model_args=settings, safe_serialization="both")
+    theirs = timm_folder(tmp_path, name, img_size=28, patch_size=14, depth=2, num_classes=3)
     ours = load_model(tmp_path)
     agree(ours, theirs)
     assert ours.origin.normalize.mean == list(theirs.pretrained_cfg["mean"])
@@ -58,8 +56,7 @@ def test_timm_folder_with_its_own_config(name, tmp_path):
 @pytest.mark.parametrize("place", ["state", "folder"])
 def test_deits_token_for_distillation_is_a_register_and_its_two_heads_are_left_out(place, tmp_path):
     sizes = dict(img_size=28, patch_size=14, depth=2, num_classes=3)
-    theirs = random_model(timm.create_model("deit_tiny_distilled_patch16_224", **sizes))
-    timm.models.save_for_hf(theirs, tmp_path, model_args=sizes, safe_serialization=True)
+    theirs = timm_folder(tmp_path, "deit_tiny_distilled_patch16_224", **sizes)
     source = {"state": theirs.state_dict(), "folder": tmp_path}[place]
     with pytest.warns(UserWarning, match="its classifier is left out: head is one of DeiT's two"):
         ours = load_model(source)
@@ -70,12 +67,10 @@ def test_deits_token_for_distillation_is_a_register_and_its_two_heads_are_left_o
 
 def test_classes_that_timms_config_cannot_hold_are_read_off_the_tensors(tmp_path):
     """As UNI2-h and Virchow: their MLP and its activation stand in the code of their cards."""
-    name = "vit_tiny_patch16_224"
     sizes = dict(img_size=32, depth=2, embed_dim=48, num_classes=3, mlp_ratio=5.375)
-    plain = timm.create_model(name, **sizes)
-    timm.models.save_for_hf(plain, tmp_path, model_args=sizes, safe_serialization=True)
+    timm_folder(tmp_path, **sizes)
     gated = dict(mlp_layer=timm.layers.SwiGLUPacked, act_layer=nn.SiLU)
-    theirs = random_model(timm.create_model(name, **sizes, **gated))
+    theirs = random_model(timm.create_model("vit_tiny_patch16_224", **sizes, **gated))
     save_file(theirs.state_dict(), tmp_path / "model.safetensors")
     words = warned(tmp_path)
     assert "another block (blocks.0.mlp.fc2.weight) than its tensors, which are taken" in words
@@ -98,14 +93,13 @@ def test_timm_architectures_that_are_not_computed_are_refused(tmp_path):
 # --- facebookresearch/mae -------------------------------------------------------------------------
 
 MAE = dict(
-    image_size=16, patch_size=4, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
     intermediate_size=128, decoder_hidden_size=24, decoder_num_hidden_layers=2,
     decoder_num_attention_heads=3, decoder_intermediate_size=96,
 )  # fmt: skip
 
 
 def huggingface_mae(**settings) -> hf.ViTMAEForPreTraining:
-    return random_model(hf.ViTMAEForPreTraining(hf.ViTMAEConfig(**MAE | settings)))
+    return random_model(transformers_model(hf.ViTMAEForPreTraining, **MAE | settings))
 
 
 def stacked(state: dict[str, Tensor], parts: tuple[str, ...], whole: str) -> dict[str, Tensor]:
@@ -161,9 +155,9 @@ def test_mae_with_its_decoder(tmp_path):
 
 def test_mae_heads_by_its_families():
     """MAE's decoder of width 512 has 16 heads, not 512 / 64 = 8; its ViT-H has 16, not 20."""
-    encoder = ViTConfig(**SIZES | dict(embed_dim=1280, num_heads=16))
     decoder = DecoderConfig(dim=512, depth=1, num_heads=16)
-    model = load_model(mae_state(build_autoencoder(encoder, decoder)))
+    ours = autoencoder(decoder=decoder, embed_dim=1280, num_heads=16)
+    model = load_model(mae_state(ours))
     assert (model.encoder.config.num_heads, model.decoder.config.num_heads) == (16, 16)
 
 
@@ -185,16 +179,9 @@ def test_files_of_a_student_and_its_teacher(branch):
     agree(load_model(file, branch=branch, num_heads=4), models[branch or "teacher"])
 
 
-DINOV2 = dict(
-    image_size=16, patch_size=4, hidden_size=32, num_hidden_layers=2, num_attention_heads=4
-)
-
-
-def huggingface_dinov2(registers: int = 0, **settings) -> nn.Module:
-    if registers:
-        config = hf.Dinov2WithRegistersConfig(**DINOV2 | settings, num_register_tokens=registers)
-        return random_model(hf.Dinov2WithRegistersModel(config))
-    return random_model(hf.Dinov2Model(hf.Dinov2Config(**DINOV2 | settings)))
+def huggingface_dinov2(registers: int, **settings) -> nn.Module:
+    kind = hf.Dinov2WithRegistersModel if registers else hf.Dinov2Model
+    return random_model(transformers_model(kind, num_register_tokens=registers, **settings))
 
 
 OF_DINOV2 = r"""
@@ -246,37 +233,31 @@ def on_disk(model: nn.Module, folder: Path) -> Path:
     ],
 )
 def test_huggingface_vit(kind, settings, left_out, tmp_path):
-    theirs = random_model(kind(hf.ViTConfig(**HUGGINGFACE | settings, num_labels=3)))
+    theirs = random_model(transformers_model(kind, **settings, num_labels=3))
     ours = load_model(on_disk(theirs, tmp_path))
     agree(ours, theirs)
     assert len(ours.origin.report.dropped) == left_out  # the pooler
 
 
-# families whose encoder is ViT's: a model, its settings, the part that is its encoder, and words of
-# the reason why the other parts are left out
+# families whose encoder is ViT's, and words of the reason why the other parts are left out
 OF_VIT = {
-    "ViTMSN": (hf.ViTMSNModel, hf.ViTMSNConfig, "", ""),
-    "ViTMSN, classifier": (hf.ViTMSNForImageClassification, hf.ViTMSNConfig, "vit", ""),
-    "DeiT": (hf.DeiTModel, hf.DeiTConfig, "", "the pooler"),
-    "DeiT, classifier": (hf.DeiTForImageClassification, hf.DeiTConfig, "deit", ""),
-    "DeiT, two heads": (
-        hf.DeiTForImageClassificationWithTeacher,
-        hf.DeiTConfig,
-        "deit",
-        "whose mean is its answer",
-    ),
-    "DeiT, SimMIM": (hf.DeiTForMaskedImageModeling, hf.DeiTConfig, "deit", "SimMIM's token"),
-    "I-JEPA": (hf.IJepaModel, hf.IJepaConfig, "", ""),
-    "I-JEPA, classifier": (hf.IJepaForImageClassification, hf.IJepaConfig, "ijepa", ""),
-    "ViT, SimMIM": (hf.ViTForMaskedImageModeling, hf.ViTConfig, "vit", "SimMIM's token"),
+    "ViTMSN": (hf.ViTMSNModel, ""),
+    "ViTMSN, classifier": (hf.ViTMSNForImageClassification, ""),
+    "DeiT": (hf.DeiTModel, "the pooler"),
+    "DeiT, classifier": (hf.DeiTForImageClassification, ""),
+    "DeiT, two heads": (hf.DeiTForImageClassificationWithTeacher, "whose mean is its answer"),
+    "DeiT, SimMIM": (hf.DeiTForMaskedImageModeling, "SimMIM's token"),
+    "I-JEPA": (hf.IJepaModel, ""),
+    "I-JEPA, classifier": (hf.IJepaForImageClassification, ""),
+    "ViT, SimMIM": (hf.ViTForMaskedImageModeling, "SimMIM's token"),
 }
 
 
 @pytest.mark.parametrize("case", OF_VIT)
 def test_huggingface_families_of_vit(case, images, tmp_path):
-    kind, config, body, left_out = OF_VIT[case]
-    theirs = random_model(kind(config(**HUGGINGFACE, num_labels=3)))
-    expected = (getattr(theirs, body) if body else theirs)(images).last_hidden_state
+    kind, left_out = OF_VIT[case]
+    theirs = random_model(transformers_model(kind, num_labels=3))
+    expected = theirs.base_model(images).last_hidden_state
     said = dict(num_heads=4, norm_eps=theirs.config.layer_norm_eps)
     from_memory = load_model(theirs.state_dict(), **said)
     wrapped = load_model(under("model.", theirs.state_dict()), **said)
@@ -300,7 +281,7 @@ def test_huggingface_mae(spelling, tmp_path):
 
 def test_a_family_with_imagenets_mean_gets_it_without_a_preprocessor():
     with pytest.warns(UserWarning, match="as usual for its family"):
-        origin = load_model(hf.DeiTModel(hf.DeiTConfig(**HUGGINGFACE))).origin
+        origin = load_model(transformers_model(hf.DeiTModel)).origin
     assert origin.normalize.mean == [0.485, 0.456, 0.406]
     assert (origin.interpolation, origin.crop_share) == ("bicubic", 0.875)
 
@@ -308,7 +289,7 @@ def test_a_family_with_imagenets_mean_gets_it_without_a_preprocessor():
 def test_the_mean_of_a_huggingface_vit_without_a_preprocessor_is_a_guess():
     """Google's ViTs have another than DINO's and DeiT's, all of the same architecture."""
     with pytest.warns(UserWarning, match=r"mean 0\.5, 0\.5, 0\.5 .*\(mean, std"):
-        load_model(hf.ViTModel(hf.ViTConfig(**HUGGINGFACE)))
+        load_model(transformers_model())
 
 
 @pytest.mark.parametrize(("registers", "swiglu"), [(0, True), (4, False)])
@@ -320,7 +301,7 @@ def test_huggingface_dinov2(registers, swiglu, images, tmp_path):
 
 
 def test_huggingface_dinov2_classifier_is_left_out_with_the_reason(images, tmp_path):
-    theirs = random_model(hf.Dinov2ForImageClassification(hf.Dinov2Config(**DINOV2, num_labels=3)))
+    theirs = random_model(transformers_model(hf.Dinov2ForImageClassification, num_labels=3))
     ours = load_model(on_disk(theirs, tmp_path))
     close(ours(images), theirs.dinov2(images).last_hidden_state)
     assert "and the mean of the patches" in ours.origin.report.dropped["classifier.weight"]

@@ -61,7 +61,7 @@ def of_timm(head: nn.Module) -> nn.Module:
 
 
 def of_transformers(head: nn.Module) -> nn.Module:
-    model = hf.ViTForImageClassification(hf.ViTConfig(**HUGGINGFACE, layer_norm_eps=1e-6))
+    model = transformers_model(hf.ViTForImageClassification, layer_norm_eps=1e-6)
     model.classifier = head
     return random_model(model)
 

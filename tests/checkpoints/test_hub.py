@@ -7,14 +7,11 @@ import shutil
 from fnmatch import fnmatchcase
 
 import pytest
-import timm
 import torch
-from small import SIZES, refused, same
-from tiny import NORMALIZE, Payload, save
+from small import refused, timm_folder
+from tiny import NORMALIZE, Payload, encoder, same, save
 
 from vit.checkpoints import load_model
-from vit.config import ViTConfig
-from vit.encoder import VisionTransformer
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 TIMM = "timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k"
@@ -41,7 +38,7 @@ def hub(tmp_path, monkeypatch):
 
 
 def test_a_models_weights_and_settings_are_fetched_and_nothing_else(hub, tmp_path):
-    model = VisionTransformer(ViTConfig(**SIZES))
+    model = encoder()
     save(tmp_path / "hub" / "me" / "tiny", model, NORMALIZE, (), "some | images *")
     (tmp_path / "hub" / "me" / "tiny" / "secret.bin").write_text("not asked for")
     for name in ("hf/me/tiny", "hf/me/tiny@v2"):
@@ -65,8 +62,7 @@ def test_hostile_pickles_from_a_hub_do_not_run(hub, tmp_path):
 
 
 def test_timm_names_are_fetched_from_the_hub(hub, tmp_path):
-    theirs = timm.create_model("vit_tiny_patch16_224.augreg_in21k_ft_in1k")
-    timm.models.save_for_hf(theirs, tmp_path / "hub" / TIMM, safe_serialization=True)
+    theirs = timm_folder(tmp_path / "hub" / TIMM, "vit_tiny_patch16_224.augreg_in21k_ft_in1k")
     ours = load_model(TIMM, image_size=32, patch_size=4, num_classes=0)
     assert ours.origin.normalize.mean == [0.5, 0.5, 0.5]
     assert torch.equal(ours.blocks[3].attn.qkv.weight, theirs.blocks[3].attn.qkv.weight)

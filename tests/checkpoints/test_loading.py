@@ -11,7 +11,6 @@ import textwrap
 import warnings
 
 import pytest
-import timm
 import torch
 from safetensors.torch import load_file, save_file
 from small import (
@@ -21,6 +20,7 @@ from small import (
     mae_state,
     random_model,
     refused,
+    timm_folder,
     timm_model,
     timm_state,
     transformers_model,
@@ -36,15 +36,7 @@ from vit.checkpoints import load_model
 from vit.cli import main
 
 NORMAL = dict(mean=(0.5,) * 3, std=(0.5,) * 3)
-
-
-def timm_folder(folder, model_args=None, **config):
-    """As timm writes it, with a config.json that says other things."""
-    sizes = dict(img_size=32, depth=1, num_classes=3)
-    model = timm.create_model("vit_tiny_patch16_224", pretrained=False, **sizes)
-    timm.models.save_for_hf(model, folder, model_args=sizes, safe_serialization=True)
-    change(folder, "model_args", **model_args or {})
-    change(folder, **config)
+SIZES = dict(img_size=32, depth=1, num_classes=3)
 
 
 # --- every tensor is accounted for ----------------------------------------------------------------
@@ -103,13 +95,15 @@ def test_an_unknown_tensor_is_allowed_with_or_without_its_wrapping(name):
 def test_settings_cannot_make_timm_read_another_file(tmp_path):
     """timm.create_model takes the path of a checkpoint, which it unpickles."""
     torch.save({"state_dict": Payload(tmp_path / "ran")}, tmp_path / "evil.pth")
-    timm_folder(tmp_path, {"checkpoint_path": str(tmp_path / "evil.pth")})
+    timm_folder(tmp_path, **SIZES)
+    change(tmp_path, "model_args", checkpoint_path=str(tmp_path / "evil.pth"))
     assert "which is not a setting of the architecture" in refused(tmp_path)
     assert not (tmp_path / "ran").exists()
 
 
 def test_timms_names_of_classes_and_its_older_layout(tmp_path):
-    timm_folder(tmp_path, label_names=["cat", "dog", "crane"])
+    timm_folder(tmp_path, **SIZES)
+    change(tmp_path, label_names=["cat", "dog", "crane"])
     assert load_model(tmp_path).origin.class_names == ("cat", "dog", "crane")
     change(tmp_path, label_names=["LABEL_0", "LABEL_1", "LABEL_2"])  # made up by transformers
     assert load_model(tmp_path).origin.class_names == ()
@@ -118,7 +112,7 @@ def test_timms_names_of_classes_and_its_older_layout(tmp_path):
 
 
 def test_a_head_that_only_the_settings_name_is_missing(tmp_path):
-    timm_folder(tmp_path)
+    timm_folder(tmp_path, **SIZES)
     state = load_file(tmp_path / "model.safetensors")
     del state["head.bias"], state["head.weight"]
     save_file(state, tmp_path / "model.safetensors")

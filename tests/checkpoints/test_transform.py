@@ -13,11 +13,10 @@ import pytest
 import timm
 import torch
 import torchvision
-import transformers
 from PIL import Image
-from small import close, warned
+from small import close, transformers_model, warned
 from timm.data import create_transform, resolve_data_config
-from tiny import NORMALIZE, save, seeded
+from tiny import NORMALIZE, encoder, save, seeded
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
@@ -27,14 +26,13 @@ from transformers import AutoImageProcessor, BitImageProcessorPil
 from vit.checkpoints import load_model
 from vit.checkpoints.convert import convert_model
 from vit.cli import main
-from vit.config import DataConfig, ViTConfig
+from vit.config import DataConfig
 from vit.data.sources import load_data
 from vit.encoder import VisionTransformer
 from vit.errors import DataError
 from vit.inputs import Normalization
 
 SIZE = (16, 12)
-TINY = dict(patch_size=(4, 4), embed_dim=16, depth=1, num_heads=2)
 
 KINDS = {
     "bicubic": {},
@@ -50,9 +48,9 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("folder")
     for name, saved in KINDS.items():
         channels = 1 if name == "grey" else 3
-        config = ViTConfig(**TINY, image_size=SIZE, channels=channels, num_classes=2)
+        model = encoder(image_size=SIZE, channels=channels, num_classes=2)
         normalize = Normalization(NORMALIZE.mean[:channels], NORMALIZE.std[:channels])
-        save(folder / name, VisionTransformer(config), normalize, ("a", "b"), **saved)
+        save(folder / name, model, normalize, ("a", "b"), **saved)
     pixels = np.random.default_rng(0).integers(0, 256, (40, 64, 4), dtype=np.uint8)
     colour = Image.fromarray(pixels[..., :3])
     pictures = {
@@ -217,8 +215,8 @@ def test_torchvision_prepares_the_same_pixels(photo):
 
 @pytest.mark.parametrize(("shape", "share"), [((32, 32), 0.875), ((32, 48), 1.0)])
 def test_transformers_prepares_the_same_pixels_for_a_model_of_ours(shape, share, photo, tmp_path):
-    config = ViTConfig(image_size=shape, patch_size=(16, 16), embed_dim=16, depth=1, num_heads=2)
-    save(tmp_path / "ours", VisionTransformer(config), crop_share=share)
+    model = encoder(image_size=shape, patch_size=(16, 16))
+    save(tmp_path / "ours", model, crop_share=share)
     ours = load_model(tmp_path / "ours")
     notes = convert_model(ours, "huggingface", tmp_path / "theirs")
     assert any("squashes" in note for note in notes) == (shape[0] != shape[1])
@@ -230,12 +228,9 @@ def test_transformers_prepares_the_same_pixels_for_a_model_of_ours(shape, share,
     assert difference.mean() < 4 / 255  # a picture cut before or after it is resized
 
 
-def folder_of_transformers(folder, settings, **config):
+def folder_of_transformers(folder, settings):
     """A ViT of 32 x 32 pixels with this preprocessor, and transformers' own reading of it."""
-    sizes = dict(
-        image_size=32, patch_size=16, hidden_size=16, num_hidden_layers=1, num_attention_heads=2
-    )
-    transformers.ViTModel(transformers.ViTConfig(**sizes | config)).save_pretrained(folder)
+    transformers_model(image_size=32).save_pretrained(folder)
     (folder / "preprocessor_config.json").write_text(json.dumps(settings))
     return AutoImageProcessor.from_pretrained(folder)
 

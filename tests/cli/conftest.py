@@ -64,6 +64,7 @@ def called(capsys, monkeypatch):
     monkeypatch.setattr("vit.progress.SECONDS_BETWEEN_LINES", math.inf)
 
     def called(*argv: object) -> tuple[int, str, str]:
+        capsys.readouterr()  # what was said before
         code = main(shlex.split(" ".join(map(str, argv))))
         said = capsys.readouterr()
         return code, said.out, said.err

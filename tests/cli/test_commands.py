@@ -14,12 +14,12 @@ HEAVY = ("torch", "torchvision", "matplotlib", "timm", "PIL")
 
 @pytest.fixture(scope="module")
 def light(tmp_path_factory):
-    """`light(line, before)`: `vit line`, after a statement, in an empty folder; nothing heavy is imported."""
+    """`light(line)`: `vit line` in an empty folder; nothing heavy is imported."""
     place = tmp_path_factory.mktemp("forks")
     with Forks(place, "import vit.cli") as forks:
 
-        def light(line, before="pass"):
-            code = f"import sys; from vit.cli import main; {before}"
+        def light(line):
+            code = "import sys; from vit.cli import main"
             work = f"    sys.exit(main({line.split()!r}))"
             said = f"    print('imported:', *[name for name in {HEAVY!r} if name in sys.modules])"
             done = forks(place, f"{code}\ntry:\n{work}\nfinally:\n{said}")
@@ -62,7 +62,7 @@ def test_a_wrong_command_or_option_is_refused_without_heavy_imports(line, light)
 )
 def test_what_does_not_exist_is_refused_by_its_name(line, refused, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert "gone" in refused(*line.split())
+    assert "gone" in refused(line)
     assert not [*tmp_path.iterdir()]
 
 

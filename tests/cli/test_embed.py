@@ -89,7 +89,7 @@ def test_an_image_that_cannot_be_read_leaves_nothing_or_is_left_out(
     (tmp_path / "data" / "cat" / "3.png").write_text("no image")
     (tmp_path / "data" / "cat" / "4.heic").touch()
     out = tmp_path / "none.npz"
-    error = refused("embed", "mae", tmp_path / "data", "--out", out)
+    error = refused("embed mae", tmp_path / "data", "--out", out)
     assert "data/cat/3.png" in error
     assert "data: 1 file not used, e.g. cat/4.heic" in caplog.text
     assert "--on-bad-image skip" in error

@@ -28,9 +28,7 @@ from vit.encoder import VisionTransformer
 from vit.evaluation.features import encoder_features, knn_accuracy, pixel_features
 from vit.evaluation.reconstruction import score_reconstruction
 from vit.inputs import to_float
-from vit.train import measure
-from vit.training.loop import train_steps
-from vit.training.run import setup
+from vit.train import fit
 from vit.weights import weights_hash
 
 SIZES = dict(image_size=(8, 8), depth=3)
@@ -191,9 +189,9 @@ def test_images_that_a_model_was_trained_on_are_no_test_and_said(data, place, me
     save(place / "knows-one", model, trained_on=data.train.image_hashes[:1])
     assert measured("knows-one --method knn --val-size 12")["data"]["test_images"] < 25
     save(place / "knows-all", model, trained_on=data.train.image_hashes)
-    assert "on all" in refused("evaluate", "knows-all", "images", "--val-size", 5)
+    assert "on all" in refused("evaluate knows-all images --val-size 5")
     (place / "knows-all" / "trained_on.npy").write_text("text")
-    assert "trained_on.npy is damaged" in refused("evaluate", "knows-all", "images")
+    assert "trained_on.npy is damaged" in refused("evaluate knows-all images")
     # of one that does not say, nothing is certain
     assert "nothing says" in measured("classifier --method head --val-size 5")["note"]
     assert measured("classifier --method head")["note"] == ""
@@ -278,11 +276,7 @@ def test_a_run_and_vit_evaluate_measure_alike_at_any_size(
         "model.patch_size": size[0],
     }
     settings = changed(config, settings)
-    run = setup(settings, load_data(settings.data, size))
-    for _ in train_steps(run):
-        pass
-    save(tmp_path / "run", run.result, run.normalize, run.data.train.class_names)
-    expected = measure(run)
+    expected = fit(settings, tmp_path / "run").summary["scores"]
     for method in methods:
         found = measured(f"{tmp_path / 'run'} scenes --limit 40 --method {method}")
         rows = found["scores"][method]

@@ -70,7 +70,7 @@ def test_nothing_is_replaced_unasked_nor_computed_where_it_cannot_be_written(lin
     file.parent.mkdir(exist_ok=True)
     file.write_text("somebody's own")
     before = sorted(place.rglob("*"))
-    error = refused(*line.format(file).split())
+    error = refused(line.format(file))
     assert f"{file} already exists; name another file, remove it first, or add --overwrite" in error
     assert file.read_text() == "somebody's own"
     for name, said, code in (
@@ -79,7 +79,7 @@ def test_nothing_is_replaced_unasked_nor_computed_where_it_cannot_be_written(lin
         (f"one.png/there{file.suffix}", "not a folder to write to", 2),
     ):
         if "{}" in line:
-            assert said in refused(*line.format(name).split(), code=code)
+            assert said in refused(line.format(name), code=code)
     assert sorted(place.rglob("*")) == before
     file.unlink()
 
@@ -94,7 +94,7 @@ def test_nothing_is_replaced_unasked_nor_computed_where_it_cannot_be_written(lin
 )
 def test_no_picture_is_written_where_it_would_be_an_image_of_the_data(line, place, refused):
     before = sorted(place.rglob("*"))
-    assert "is within the folder of the images" in refused(*line.split())
+    assert "is within the folder of the images" in refused(line)
     assert sorted(place.rglob("*")) == before
     # but pictures may lie in a run among the images
     (place / "run" / "showcase.safetensors").touch()

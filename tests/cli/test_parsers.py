@@ -49,7 +49,7 @@ def test_the_loading_options_read_their_words():
 
 
 def test_a_setting_that_an_option_stands_for_is_called_by_the_option(refused):
-    said = refused("evaluate", "vit-tiny-p4-cifar10", "scenes", "--threads", "900000")
+    said = refused("evaluate vit-tiny-p4-cifar10 scenes --threads 900000")
     assert "error: --threads: " in said
 
 
@@ -60,6 +60,10 @@ def test_a_setting_that_an_option_stands_for_is_called_by_the_option(refused):
         ("train --output_dir look", "--output_dir; did you mean --out?"),
         ("explore --model vit", "--model; did you mean CHECKPOINT, which needs no option?"),
         ("train --foobar 1", "--foobar; see"),
+        # an abbreviation would pass the checks of --resume by
+        ("train --resu", "--resu"),
+        ("train more", "more"),
+        ("train --out", "--out"),
         ("attention RUN --out=", "--out: '' cannot be used; string should have at least 1"),
         ("attention RUN --out look --layer last", "--layer: 'last' cannot be used; "),
         ("attention RUN --out look --mask 3", "--mask: '3' cannot be used; input should be less"),

@@ -29,8 +29,8 @@ SIZE = (8, 8)
 
 @pytest.fixture
 def load(tmp_path):
-    def load(dataset=None, test=None, size=SIZE, **settings) -> Dataset:
-        return load_data(DataConfig(cache=str(tmp_path / "cache"), **settings), size, dataset, test)
+    def load(dataset=None, test=None, **settings) -> Dataset:
+        return load_data(DataConfig(cache=str(tmp_path / "cache"), **settings), SIZE, dataset, test)
 
     return load
 

@@ -20,8 +20,8 @@ def drawn(kind: str, batch: int = 500) -> Draws:
     return Draws(share=share, box=box)
 
 
-def images(batch: int = 6) -> Tensor:
-    return torch.rand(batch, 3, *SIZE, generator=seeded(1))
+def images() -> Tensor:
+    return torch.rand(6, 3, *SIZE, generator=seeded(1))
 
 
 # --- the draws ------------------------------------------------------------------------------------

@@ -15,11 +15,9 @@ from vit.data.randaugment import OPERATIONS, rand_augment
 RESAMPLED = {"rotate", "shear x", "shear y", "translate x", "translate y"}
 
 
-def pictures(count: int = 4, size: tuple[int, int] = (20, 32)) -> Tensor:
+def pictures(count: int = 4) -> Tensor:
     """Smooth pictures, with a corner of noise; one has little contrast, one few values."""
-    y, x = torch.meshgrid(
-        torch.linspace(0, 1, size[0]), torch.linspace(0, 1, size[1]), indexing="ij"
-    )
+    y, x = torch.meshgrid(torch.linspace(0, 1, 20), torch.linspace(0, 1, 32), indexing="ij")
     waves = torch.rand(count, 3, 3, 1, 1) * 6
     images = 127 + 110 * torch.sin(waves[:, :, 0] * x + waves[:, :, 1] * y + waves[:, :, 2])
     images[:, :, :6, :6] = 255 * torch.rand(count, 3, 6, 6)

@@ -1,6 +1,5 @@
 """Law: one letter, one colour: pictures, pages, the lesson and the site take their colours from palette.css."""
 
-import importlib.util
 import re
 
 import pytest
@@ -77,15 +76,3 @@ def test_a_series_with_a_name_of_its_own_has_its_colour_in_every_chart():
     assert colours_of(["some", "W_E", "other"]) == [PALETTE[name] for name in "qxk"]
     assert {XAVIER, NARROW} < set(HOLLOW) <= NAMED.keys()
     assert set(NAMED.values()) <= PALETTE.keys()
-
-
-def test_the_site_has_the_same_colours():
-    pytest.importorskip("latex2mathml")
-    spec = importlib.util.spec_from_file_location("hooks", ROOT / "docs" / "site" / "hooks.py")
-    hooks = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(hooks)
-    default, slate = hooks.palette_css().splitlines()
-    assert default.startswith('[data-md-color-scheme="default"]')
-    assert slate.startswith('[data-md-color-scheme="slate"]')
-    assert dict(re.findall(r"--([a-z-]+): (#\w+);", default)) == PALETTE
-    assert dict(re.findall(r"--([a-z-]+): (#\w+);", slate)) == DARK_PALETTE

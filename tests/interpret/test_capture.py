@@ -350,7 +350,6 @@ def model_of_layout(name: str) -> nn.Module:
 @pytest.mark.parametrize("name", OTHER_LAYOUTS.split())
 def test_grids_of_other_models_lie_where_a_change_of_one_patch_is_seen(name):
     """Without position and class embeddings, equal patches have equal weights, but for one."""
-    torch.manual_seed(0)
     model = model_of_layout(name)
     for key, parameter in model.named_parameters():
         if "pos" in key or "rot" in key:
@@ -541,7 +540,6 @@ CALLS = {
 def test_torchs_own_layer_returns_within_the_block_what_it_returns_outside(call):
     """The oracle of the maps are the weights that torch's layer computes itself."""
     made, options = CALLS[call]
-    torch.manual_seed(0)
     layer = nn.MultiheadAttention(8, 2, batch_first=True, **made).eval()
     x = torch.randn(2, 5, 8)
     expected = layer(x, x, x, **options)

@@ -1,19 +1,11 @@
 """Law: images to show are evenly spaced over classes, and batches do not fill the memory."""
 
 import pytest
-from PIL import Image
-from tiny import encoder
+from tiny import encoder, noise, save_images
 
 from vit.config import DataConfig
 from vit.look.datasets import of_data
 from vit.look.subject import ModelWithImages
-
-
-def pictures(folder, count):
-    """Files of one colour each, by their number."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for number in range(count):
-        Image.new("RGB", (8, 8), (number, 9, 9)).save(folder / f"{number}.png")
 
 
 @pytest.mark.parametrize(("size", "heads"), [(64, 3), (14, 12)])
@@ -33,7 +25,7 @@ def test_scenes_need_no_files():
 def test_images_of_a_folder_are_spread_over_its_classes(tmp_path):
     for split in ("train", "test"):
         for name in ("a", "b", "c"):
-            pictures(tmp_path / "many" / split / name, 3)
+            save_images(tmp_path / "many" / split / name, noise(3))
     collection = of_data(DataConfig(source="folder", root=str(tmp_path / "many")), (8, 8), 3)
     assert sorted(collection.names) == ["a", "b", "c"]
     assert collection.title == "many, test images"
@@ -42,6 +34,6 @@ def test_images_of_a_folder_are_spread_over_its_classes(tmp_path):
 @pytest.mark.parametrize("split", ["", "train"])
 def test_of_a_folder_without_test_images_all_can_be_shown(split, tmp_path):
     """Nobody trains on photographs that are only looked at: none is held out."""
-    pictures(tmp_path / "holiday" / split, 9)
+    save_images(tmp_path / "holiday" / split, noise(9))
     collection = of_data(DataConfig(source="folder", root=str(tmp_path / "holiday")), (8, 8), 9)
     assert collection.names == [str(number) for number in range(9)]

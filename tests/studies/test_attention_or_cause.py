@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny import autoencoder, encoder, randomize, seeded
+from tiny import autoencoder, captured, encoder, randomize, seeded
 from torch.testing import assert_close
 
 from studies.attention_or_cause import (
@@ -18,7 +18,6 @@ from studies.attention_or_cause import (
     scored,
 )
 from vit.config import DecoderConfig
-from vit.interpret import AttentionMaps
 from vit.mae import MaskedAutoencoder
 from vit.masking import Mask, make_mask, mask_from_noise
 from vit.patches import patchify, unpatchify
@@ -30,7 +29,6 @@ def planted(guesses: dict[str, torch.Tensor], effect: torch.Tensor) -> MaskedPat
 
 
 def test_agreement_that_is_planted_is_found_and_chance_is_none():
-    torch.manual_seed(0)
     effect, near, chance = torch.rand(3, 3000, 16)
     guesses = {
         PROXIMITY: near,
@@ -99,9 +97,7 @@ def test_what_is_attended_to_is_read_at_the_right_tokens(mask, inputs):
     hidden = mask.mask.topk(3).indices
     found = attended_patches(model, inputs, mask, hidden)
     assert all(one.shape == (5, 3, 6) for one in found.values())
-    with torch.no_grad(), AttentionMaps(model.decoder) as maps:
-        model(inputs, mask)
-    weights = maps.layer_weights(-1).mean(1)
+    weights = captured(model.decoder, inputs, mask, run=model).layer_weights(-1).mean(1)
     assert_close(found[ATTENTION][3, 1, 2], weights[3, 1 + hidden[3, 1], 1 + mask.ids_keep[3, 2]])
     rollout = found["rollout, encoder and decoder"]
     assert (rollout > 0).all()

@@ -4,13 +4,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny import assert_same, seeded
+from tiny import captured, same, seeded
 
 from studies import experiment as module
 from studies.experiment import Arm
 from vit.atomic import PARTIAL
 from vit.config import changed
-from vit.interpret import AttentionMaps
 from vit.masking import make_mask
 from vit.training import loop
 from vit.training.dynamics import read_dynamics
@@ -24,10 +23,10 @@ def test_a_model_is_what_the_trainer_makes_of_the_same_settings(tmp_path, one_se
     config = Arm(settings=settings).config(one_seed.config)
     (learned,) = replace(one_seed, folder=tmp_path, config=config).models()
     run = setup(config, learned.data)
-    assert_same(learned.initial.state_dict(), run.model.state_dict())
+    same(learned.initial, run.model)
     for _ in train_steps(run):
         pass
-    assert_same(learned.model.state_dict(), run.result.state_dict())
+    same(learned.model, run.result)
     assert not learned.initial.training
     assert not learned.model.training
     averaged, plain = learned.model.encoder, run.model.encoder
@@ -68,8 +67,8 @@ def test_an_interrupted_training_goes_on_to_the_same_weights(
     monkeypatch.setattr(loop, "train_steps", watched)
     (resumed,) = cut_short.models()
     assert begun == [3]
-    assert_same(resumed.model.state_dict(), trained.model.state_dict())
-    assert_same(resumed.initial.state_dict(), trained.initial.state_dict())
+    same(resumed.model, trained.model)
+    same(resumed.initial, trained.initial)
     assert not list(tmp_path.rglob(f"{PARTIAL}*"))
 
 
@@ -96,8 +95,7 @@ def test_uniform_attention_is_uniform_and_starts_with_the_other_usual_weights(on
     images = learned.prepare(learned.data.test.images[:4])
     mask = make_mask("random", 4, (8, 8), 0.75, seeded(0))
     for part, tokens in ((learned.model.encoder, 17), (learned.model.decoder, 65)):
-        with AttentionMaps(part) as maps:
-            learned.model(images, mask)
+        maps = captured(part, images, mask, run=learned.model)
         for weights in maps.weights.values():
             assert torch.equal(weights, torch.full_like(weights, 1 / tokens))
 

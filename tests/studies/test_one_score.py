@@ -5,11 +5,11 @@ import re
 import pytest
 import torch
 from forks import ROOT
+from tiny import captured
 
 from studies.one_score import KEYS, MODEL, PICTURE, WHEEL, lesson_numbers, lesson_text
 from vit.checkpoints import load_model
 from vit.inputs import to_float
-from vit.interpret import AttentionMaps
 from vit.scenes import draw_scenes
 
 QUESTIONS = ROOT / "docs" / "questions"
@@ -36,8 +36,7 @@ def inputs(encoder):
 def test_the_shares_are_those_of_the_model_in_the_head_that_looks_most_at_the_road(
     encoder, numbers, inputs
 ):
-    with torch.no_grad(), AttentionMaps(encoder) as maps:
-        encoder(inputs)
+    maps = captured(encoder, inputs)
     rows = torch.stack(
         [maps.layer_weights(layer)[0, :, WHEEL_TOKEN] for layer in range(len(encoder.blocks))]
     )

@@ -26,11 +26,9 @@ def done_at(step: int, epoch: float, loss: float = 1.0) -> Step:
     return Step(step, epoch, 1e-3, 8, tensors)
 
 
-def run_at(step: int, total: int = 12, **settings: object) -> SimpleNamespace:
+def run_at(step: int, total: int) -> SimpleNamespace:
     """What a callback reads of a run of two epochs."""
-    config = Config.from_settings(
-        {"train.epochs": 2, "optim.warmup_epochs": 0, "data.val_size": 1, **settings}
-    )
+    config = Config.from_settings({"train.epochs": 2, "optim.warmup_epochs": 0, "data.val_size": 1})
     return SimpleNamespace(
         step=step, seconds=0.0, total_steps=total, config=config, callback_states=None
     )

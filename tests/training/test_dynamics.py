@@ -4,15 +4,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import RECONSTRUCT, assert_same, dataset
+from tiny import RECONSTRUCT, begin, same
 from torch import Tensor
 
 from vit.config import Config, changed
 from vit.errors import RunError
 from vit.training.dynamics import DynamicsRecorder, read_dynamics
 from vit.training.loop import save, train_steps
-from vit.training.run import Run, setup
-from vit.training.run_folder import find_state
+from vit.training.run import Run
 from vit.training.step import Callback, Step, restore
 
 STEPS = 9  # 3 epochs of 20 images in batches of 8, 8 and 4
@@ -75,9 +74,7 @@ def recording(
     config: Config, path: Path, states: Path | None = None
 ) -> tuple[Run, DynamicsRecorder]:
     """A run that is recorded into `path`, and its recorder; with `states`, from the last one."""
-    data = dataset()
-    state = None if states is None else find_state(states, config, data)
-    run = setup(config, data, state=state)
+    run = begin(config, states)
     recorder = DynamicsRecorder(run.model, config.run.dynamics_every, run.total_steps, path)
     restore([recorder], run.callback_states)
     return run, recorder
@@ -126,9 +123,9 @@ def test_every_quantity_is_what_it_says_and_a_training_that_is_watched_is_the_sa
                     seen = recorded[quantity][matrix][record, layer].item()
                     assert seen == pytest.approx(value.item(), rel=1e-4), (quantity, key, step)
 
-    alone = setup(config, dataset())
+    alone = begin(config)
     assert [step.loss for step in train_steps(alone)] == losses
-    assert_same(run.result.state_dict(), alone.result.state_dict())
+    same(run.result, alone.result)
 
 
 def test_resumed_recording_is_the_one_that_was_not_interrupted(tmp_path):

@@ -5,7 +5,7 @@ from copy import deepcopy
 
 import pytest
 import torch
-from tiny import CLASSIFY, RECONSTRUCT, assert_same, image_set, noise, seeded
+from tiny import CLASSIFY, RECONSTRUCT, assert_same, begin, image_set, noise, seeded
 from torch import Tensor
 
 import vit.mae
@@ -14,8 +14,7 @@ from vit.data import Dataset
 from vit.errors import TrainingError
 from vit.mae import Model
 from vit.training.loop import train_steps
-from vit.training.run import Run, setup
-from vit.training.run_folder import find_state
+from vit.training.run import Run
 from vit.training.step import Step
 
 # two epochs of 8, 8 and 4 images, as in CLASSIFY
@@ -25,7 +24,7 @@ CONFIG = changed(RECONSTRUCT, {"reconstruct.norm_pix_loss": False})
 def start(settings: Config, images: Tensor | None = None) -> Run:
     """A run on 20 images, the last batch of an epoch having 4 of them."""
     both = image_set(noise(20) if images is None else images)
-    return setup(settings, Dataset("Noise", "folder", both, both))
+    return begin(settings, data=Dataset("Noise", "folder", both, both))
 
 
 def losses_of(settings: Config, images: Tensor | None = None) -> list[float]:
@@ -202,7 +201,7 @@ def test_a_gradient_that_overflows_in_fp16_makes_no_update_and_halves_the_scale(
     assert math.isfinite(next(steps).grad_norm)
     assert not torch.equal(run.model.decoder.mask_token, before[0]["decoder.mask_token"])
     run.save(tmp_path)
-    resumed = setup(run.config, run.data, state=find_state(tmp_path, run.config, run.data))
+    resumed = begin(run.config, tmp_path, run.data)
     assert resumed.loss_scale.state_dict() == run.loss_scale.state_dict()
     assert next(train_steps(resumed)).loss == next(steps).loss
 

@@ -10,12 +10,11 @@ from timm.models.vision_transformer import VisionTransformer as TimmVisionTransf
 from timm.optim import param_groups_layer_decay
 from timm.optim.muon import Muon as TimmMuon
 from timm.optim.muon import zeropower_via_newtonschulz
-from tiny import seeded
+from tiny import autoencoder, encoder, seeded
 from torch import nn
 
-from vit.config import Config, DecoderConfig, OptimConfig, TrainConfig, ViTConfig, changed
-from vit.encoder import VisionTransformer
-from vit.mae import MaskedAutoencoder, build_autoencoder
+from vit.config import Config, DecoderConfig, OptimConfig, TrainConfig, changed
+from vit.mae import MaskedAutoencoder
 from vit.training.loop import learning_rate, set_learning_rate
 from vit.training.muon import COEFFICIENTS, orthogonalize
 from vit.training.optimizer import make_optimizer, parameter_groups
@@ -48,11 +47,9 @@ def test_learning_rate_is_held_until_the_cooldown():
 def whole_model() -> MaskedAutoencoder:
     """With every kind of parameter that there is."""
     torch.manual_seed(1)
-    sizes = dict(image_size=(8, 8), patch_size=(4, 4), embed_dim=8, depth=1, num_heads=2)
-    encoder = ViTConfig(**sizes, registers=1, pos_embed="learned", layer_scale=0.1)
-    return build_autoencoder(
-        encoder, DecoderConfig(dim=8, depth=1, num_heads=2), norm_pix_loss=True
-    )
+    decoder = DecoderConfig(dim=8, depth=1, num_heads=2)
+    sizes = dict(image_size=(8, 8), embed_dim=8, depth=1)
+    return autoencoder(decoder=decoder, **sizes, registers=1, pos_embed="learned", layer_scale=0.1)
 
 
 def by_name(model: nn.Module, groups: list[dict], key: str) -> dict[str, float]:
@@ -96,9 +93,7 @@ def test_layer_decay_is_timms(depth, settings, same):
     timms = TimmVisionTransformer(img_size=8, reg_tokens=1, **sizes, **settings)
     plain = timms.no_weight_decay()
     expected = param_groups_layer_decay(timms, 0.05, layer_decay=0.7, no_weight_decay_list=plain)
-    ours = VisionTransformer(
-        ViTConfig(**sizes | dict(image_size=(8, 8), patch_size=(4, 4), registers=1), **same)
-    )
+    ours = encoder(**sizes | dict(image_size=(8, 8), patch_size=(4, 4), registers=1), **same)
     groups = parameter_groups(ours, 0.05, layer_decay=0.7)
     last = ("norm.weight", "norm.bias", "fc_norm.weight", "fc_norm.bias")
     for key in ("lr_scale", "weight_decay"):

@@ -1,24 +1,23 @@
 """A run that was cut and continued is the run that was not, to the bit."""
 
 import shutil
-from pathlib import Path
 
 import pytest
 import tiny
 import torch
-from tiny import RECONSTRUCT, assert_same, dataset
+from tiny import RECONSTRUCT, begin, dataset, same
 
 import vit.machine
 import vit.training.run
 from vit.checkpoints import load_model, save_model
-from vit.config import Config, changed
+from vit.config import changed
 from vit.data import Dataset
 from vit.device import Compute
 from vit.errors import ConfigError, RunError
 from vit.training.distributed import Distributed
 from vit.training.loop import train_and_save, train_steps
 from vit.training.run import Run, setup
-from vit.training.run_folder import RunFolder, find_state, state_path
+from vit.training.run_folder import RunFolder, state_path
 
 IMAGES = 20  # in batches of 8: two whole ones and one of 4
 EPOCHS = 3
@@ -72,14 +71,6 @@ RUNS = {
 }
 
 
-def begin(config: Config, states: Path | None = None, data: Dataset | None = None) -> Run:
-    """A run at its first step, or where a state in `states` left it."""
-    data = data or dataset(IMAGES)
-    state = None if states is None else find_state(states, config, data)
-    init = load_model(config.model.init) if config.model.init and state is None else None
-    return setup(config, data, state=state, init=init)
-
-
 def go(run: Run, until: int = 0) -> list[float]:
     """The losses of the steps up to `until`, or of all that remain."""
     losses = []
@@ -94,7 +85,7 @@ def assert_equal(one: Run, other: Run) -> None:
     """The same weights, averages and moments."""
     assert one.step == other.step
     for part in ("objective", "optimizer", "result"):
-        assert_same(getattr(one, part).state_dict(), getattr(other, part).state_dict())
+        same(getattr(one, part), getattr(other, part))
 
 
 @pytest.mark.parametrize(("config", "cuts"), RUNS.values(), ids=RUNS)
@@ -212,7 +203,7 @@ def test_state_loads_as_the_model_that_its_run_leaves(tmp_path):
     go(run, 2)
     run.save(tmp_path)
     state = load_model(state_path(tmp_path, 2))
-    assert_same(dict(state.state_dict()), dict(run.result.state_dict()))
+    same(state, run.result)
     for name in ("class_names", "data"):
         assert getattr(state.origin, name) == getattr(run.origin, name) != ""
     assert state.origin.normalize.mean == run.normalize.mean

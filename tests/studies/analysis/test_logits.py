@@ -1,9 +1,10 @@
 """The parts of logits: they sum to what attention takes the softmax of, and each is nothing where its cause is absent."""
 
 import pytest
+import tiny
 import torch
 from small import close
-from tiny import randomize, seeded
+from tiny import captured, randomize, seeded
 from torch import nn
 from torch.testing import assert_close
 
@@ -17,9 +18,7 @@ from studies.analysis.logits import (
     symmetry,
     variance_parts,
 )
-from vit.config import ViTConfig
 from vit.encoder import VisionTransformer
-from vit.interpret import AttentionMaps
 from vit.patches import patchify
 
 KINDS = [
@@ -38,7 +37,7 @@ def encoder_of(**settings) -> VisionTransformer:
         num_heads=3,
         pos_embed="sincos",
     )
-    return randomize(VisionTransformer(ViTConfig(**sizes | settings)), 0.3).eval()
+    return randomize(tiny.encoder(**sizes | settings), 0.3).eval()
 
 
 def images(count: int = 3, seed: int = 1) -> torch.Tensor:
@@ -48,8 +47,7 @@ def images(count: int = 3, seed: int = 1) -> torch.Tensor:
 @pytest.mark.parametrize("settings", [*KINDS, {"qkv": "identity"}, {"qk_norm": True}])
 def test_logits_are_those_of_the_model(settings):
     encoder = encoder_of(**settings)
-    with torch.no_grad(), AttentionMaps(encoder) as maps:
-        encoder(images())
+    maps = captured(encoder, images())
     layers = queries_and_keys_by_layer(encoder, images())
     for layer, weights in zip(layers, maps.weights.values(), strict=True):
         close(layer.logits.softmax(-1), weights, 1e-6)
