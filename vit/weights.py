@@ -57,8 +57,8 @@ def save_model(
     Args:
         folder: created if missing. The hashes of training images, if known, are in trained_on.npy.
         model: an encoder, or an autoencoder with its decoder.
-        origin: how its input is made, and what is known of its data; None: the model's own, which
-            every trained or loaded model has.
+        origin: `Origin`: how its input is made, and what is known of its data; None: the model's
+            own, which every trained or loaded model has.
         dtype: of the weights on disk; they always load as float32.
     """
     origin = origin or model.origin
