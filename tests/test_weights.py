@@ -8,6 +8,7 @@ import warnings
 from functools import partial
 
 import pytest
+import torch
 from small import autoencoder, random_model, refused
 from tiny import NORMALIZE, encoder, same, save
 
@@ -68,6 +69,12 @@ def test_a_class_is_called_the_same_in_every_locale(monkeypatch, encoding):
         assert class_key(name) == unicodedata.normalize("NFC", name)
     # what is no UTF-8 stays as the locale has it
     assert read_there(b"\xe9t\xe9") == b"\xe9t\xe9".decode(encoding, "surrogateescape")
+
+
+def test_another_model_in_a_folder_leaves_none_of_the_images_of_the_one_before(tmp_path):
+    save(tmp_path, encoder(), trained_on=torch.arange(3))
+    save(tmp_path, encoder())
+    assert len(load_model(tmp_path).origin.trained_on) == 0
 
 
 def test_the_same_model_is_the_same_bytes(tmp_path):

@@ -162,6 +162,7 @@ class VisionTransformer(nn.Module):
     """
 
     decoder: None = None
+    norm_pix_loss: None = None
     origin: Any = None
 
     def __init__(self, config: ViTConfig):

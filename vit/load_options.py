@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -15,6 +15,7 @@ from vit.config import (
     Size,
     Units,
     Within,
+    Words,
     check,
     several,
 )
@@ -22,13 +23,6 @@ from vit.errors import CheckpointError
 
 Std = Annotated[Number, Field(ge=1e-9, le=1)]
 Name = Annotated[str, Field(min_length=1)]
-
-
-def _patterns(value: Any) -> Any:
-    """Return a list of one text, of which each letter would be a pattern."""
-    if isinstance(value, str):
-        return [value]
-    return value
 
 
 class LoadOptions(Settings):
@@ -77,7 +71,7 @@ class LoadOptions(Settings):
     """which of several copies of the network to load: student, teacher, model_ema, ..."""
     classifier: Name | None = None
     """name of the classifier's module: classifier, heads.1, ..."""
-    allow: Annotated[tuple[str, ...], BeforeValidator(_patterns)] = ()
+    allow: Words = ()
     """tensors that may be missing, unexpected or nan, by name or pattern"""
 
     @model_validator(mode="after")

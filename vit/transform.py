@@ -35,10 +35,5 @@ class ModelTransform(Transform):
         """Describe the transform, for a printed pipeline."""
         inputs = self.inputs
         shape = (inputs.channels, *inputs.image_size)
-        parts = [f"to {shape}", inputs.interpolation]
-        if inputs.crop_share < 1:
-            parts.append(f"the middle {inputs.crop_share:.1%}")
-        if inputs.squash:
-            parts.append("squashed")
-        parts += [f"mean {inputs.normalize.mean}", f"std {inputs.normalize.std}"]
-        return ", ".join(parts)
+        mean, std = inputs.normalize.mean, inputs.normalize.std
+        return f"to {shape}, {inputs.prepared}, mean {mean}, std {std}"

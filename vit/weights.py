@@ -64,6 +64,7 @@ def save_model(
     origin = origin or model.origin
     # first, as config.json, which comes last, says that all is there
     folder = user_path(folder)
+    (folder / TRAINED_ON).unlink(missing_ok=True)
     if len(origin.trained_on):
         make_folder(folder)
         with replacing(folder / TRAINED_ON) as temporary, temporary.open("wb") as file:
@@ -162,15 +163,11 @@ def architecture(model: Model) -> dict[str, Any]:
 
     They are the settings of the encoder and of the decoder, and its target; None without a decoder.
     """
-    values: dict[str, Any] = {
+    return {
         "encoder": model.encoder.config.model_dump(),
-        "decoder": None,
-        "norm_pix_loss": None,
+        "decoder": model.decoder and model.decoder.config.model_dump(),
+        "norm_pix_loss": model.norm_pix_loss,
     }
-    if model.decoder is not None:
-        values["decoder"] = model.decoder.config.model_dump()
-        values["norm_pix_loss"] = model.norm_pix_loss
-    return values
 
 
 def build_model(encoder: ViTConfig, decoder: DecoderConfig | None, norm_pix_loss: bool) -> Model:

@@ -4,6 +4,7 @@ Compared are features, logits, loss and reconstruction. Other families are refus
 """
 
 import argparse
+import re
 from pathlib import Path
 
 import pytest
@@ -148,7 +149,7 @@ def test_mae_with_its_decoder(tmp_path):
     file = {"model": as_original_mae(theirs), "optimizer": optimizer, "epoch": 3, "args": args}
     torch.save(file, tmp_path / "mae.pth")
     ours = load_model(tmp_path / "mae.pth", num_heads=4, decoder_heads=3)
-    assert ours.origin.format == "facebookresearch/mae, pretraining"
+    assert ours.origin.format == "facebookresearch/mae"
     check_mae(ours, theirs)
     assert set(ours.origin.report.dropped) == {"optimizer.state.0.exp_avg"}
 
@@ -246,10 +247,10 @@ OF_VIT = {
     "DeiT": (hf.DeiTModel, "the pooler"),
     "DeiT, classifier": (hf.DeiTForImageClassification, ""),
     "DeiT, two heads": (hf.DeiTForImageClassificationWithTeacher, "whose mean is its answer"),
-    "DeiT, SimMIM": (hf.DeiTForMaskedImageModeling, "SimMIM's token"),
+    "DeiT, SimMIM": (hf.DeiTForMaskedImageModeling, "masked patches|beside the network"),
     "I-JEPA": (hf.IJepaModel, ""),
     "I-JEPA, classifier": (hf.IJepaForImageClassification, ""),
-    "ViT, SimMIM": (hf.ViTForMaskedImageModeling, "SimMIM's token"),
+    "ViT, SimMIM": (hf.ViTForMaskedImageModeling, "masked patches|beside the network"),
 }
 
 
@@ -265,7 +266,7 @@ def test_huggingface_families_of_vit(case, images, tmp_path):
         close(ours(images), expected)
         if "classifier" in case:
             agree(ours, theirs)
-        assert all(left_out in reason for reason in ours.origin.report.dropped.values())
+        assert all(re.search(left_out, reason) for reason in ours.origin.report.dropped.values())
         assert bool(ours.origin.report.dropped) == bool(left_out)
 
 
@@ -304,7 +305,7 @@ def test_huggingface_dinov2_classifier_is_left_out_with_the_reason(images, tmp_p
     theirs = random_model(transformers_model(hf.Dinov2ForImageClassification, num_labels=3))
     ours = load_model(on_disk(theirs, tmp_path))
     close(ours(images), theirs.dinov2(images).last_hidden_state)
-    assert "and the mean of the patches" in ours.origin.report.dropped["classifier.weight"]
+    assert "does not read one token" in ours.origin.report.dropped["classifier.weight"]
 
 
 # --- torchvision ----------------------------------------------------------------------------------

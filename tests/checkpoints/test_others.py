@@ -93,6 +93,9 @@ def test_a_hidden_layer_before_googles_head_leaves_the_head_out(images, tmp_path
         ours = load_model(tmp_path / "in21k.npz")
     assert ours.encoder.config.num_classes == 0
     close(ours(images), theirs.forward_features(images))
+    # as old timm calls it
+    with pytest.warns(UserWarning, match="its classifier is left out"):
+        load_model(theirs.state_dict() | {"pre_logits.fc.weight": torch.ones(32, 32)}, num_heads=4)
 
 
 # ---- Tables of names -----------------------------------------------------------------------------

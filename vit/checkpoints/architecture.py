@@ -120,11 +120,6 @@ def _read_blocks(network: Network, part: str, width: int) -> dict[str, Any]:
     hidden = network.shape(f"{first}mlp.fc2.weight")[1]
     rows = network.shape(f"{first}mlp.fc1.weight")[0]
     mlp = "swiglu" if rows == 2 * hidden else "gelu"
-    # the settings may round: ratio x width is rounded here and truncated in timm
-    mlp_ratio = hints.get("mlp_ratio", 0)
-    if abs(mlp_ratio * width - hidden) >= 1:
-        mlp_ratio = hidden / width
-
     # attention; with W_Q, W_K and W_V the identity, there are no weights that show a bias
     qkv_bias = f"{first}attn.qkv.bias" in tensors
     qkv = hints.get("qkv", "linear")
@@ -132,7 +127,8 @@ def _read_blocks(network: Network, part: str, width: int) -> dict[str, Any]:
         qkv_bias = qkv_bias or hints.get("qkv_bias", True)
     return {
         "depth": len(blocks),
-        "mlp_ratio": mlp_ratio,
+        # the settings' ratio may be one that is rounded
+        "mlp_ratio": hints.get("mlp_ratio", hidden / width),
         "mlp": mlp,
         "qkv": qkv,
         "qkv_bias": qkv_bias,

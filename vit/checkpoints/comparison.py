@@ -62,9 +62,9 @@ def compare_outputs(network: Network) -> None:
         mask = mask_from_noise(options["noise"], visible)
 
     # both passes
-    result, expected = _run(ours, our_stages, (image, mask), {})
+    result, expected = _run(ours, our_stages, image, mask)
     try:
-        answer, outputs = _run(theirs, their_stages, (image,), options)
+        answer, outputs = _run(theirs, their_stages, image, **options)
     except Exception as error:  # the model is another's code
         raise network.error(f"it computes no image: {error}") from error
 
@@ -102,11 +102,11 @@ def compare_outputs(network: Network) -> None:
     embedding = modules[f"{place}."]
     reached: dict[str, Tensor] = {}
     with suppress(Exception):
-        reached = _run(wrapper, {place: embedding}, (image,), {})[1]
+        reached = _run(wrapper, {place: embedding}, image)[1]
     normalize = ours.origin.normalize
     mean, std = (torch.tensor(values)[:, None, None] for values in (normalize.mean, normalize.std))
     usual = [image, (image - mean) / std, (image / 255 - mean) / std]
-    embedded = [_run(embedding, {}, (pixels,), {})[0] for pixels in usual]
+    embedded = [_run(embedding, {}, pixels)[0] for pixels in usual]
     if place in reached and not any(
         torch.allclose(reached[place], tokens, atol=1e-4) for tokens in embedded
     ):
@@ -117,10 +117,7 @@ def compare_outputs(network: Network) -> None:
 
 
 def _run(
-    model: nn.Module,
-    stages: dict[str, nn.Module],
-    inputs: tuple[Any, ...],
-    options: dict[str, Tensor],
+    model: nn.Module, stages: dict[str, nn.Module], *inputs: Any, **options: Tensor
 ) -> tuple[Any, dict[str, Tensor]]:
     """Return the outputs of a model and of each of its stages in evaluation mode, after hooks.
 

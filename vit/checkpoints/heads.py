@@ -13,7 +13,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from vit.checkpoints.formats.format import first_reason
 from vit.checkpoints.formats.timm import TIMM, describes_itself
 from vit.checkpoints.network import ModelTensor, Network, places_of
 from vit.checkpoints.reading import first_few
@@ -23,6 +22,8 @@ NAMES = (
     "head", "heads", "classifier", "fc", "linear", "logits", "cls_head", "fc_head", "linear_head",
     "mlp_head", "classification_head", "classifier_head", "cls_classifier",
 )  # fmt: skip
+# DeiT's, in timm's and in transformers' names
+TWO_HEADS = "one of DeiT's two heads, of two tokens, whose mean is its answer"
 # heads of pretraining that are no classifiers: DINO's and iBOT's, MSN's, and those of MoCo
 # v3, whose two encoders have names of their own
 PROJECTION = re.compile(
@@ -48,7 +49,7 @@ def load_head(network: Network, width: int) -> set[str]:
     for name, keys in heads.items():
         problem, linear, norm = _read(network, name, keys)
         if not problem and network.source.tensors[f"{linear}.weight"].shape[1] != width:
-            problem = f"does not read tokens of {width} values"
+            problem = f"does not read one token, of {width} values"
         found[name] = (problem, linear, norm)
     chosen = next(iter(heads), "")
     if options.classifier is not None:
@@ -66,9 +67,8 @@ def load_head(network: Network, width: int) -> set[str]:
     dropped = network.report.dropped
     for name, keys in heads.items():
         if name != chosen:
-            reason = first_reason(network.format.dropped, keys[0].removeprefix(network.prefix))
             problem = found[name][0] or "is one of several (classifier names the one to load)"
-            dropped.update(dict.fromkeys(keys, reason or f"{name} {problem}"))
+            dropped.update(dict.fromkeys(keys, f"{name} {problem}"))
     keys = [key for keys in heads.values() for key in keys]
     if chosen:
         _load(network, chosen, *found[chosen][1:])
@@ -131,7 +131,7 @@ def _read(network: Network, name: str, keys: Sequence[str]) -> tuple[str, str, s
     # head, where Google's models and timm's before 0.5 may have a hidden layer
     layers = dict.fromkeys(key.rpartition(".")[0] for key in keys)
     is_one = bool(linear) and layers.keys() <= {linear, norm}
-    is_one = is_one and f"{name.removesuffix('head')}pre_logits.weight" not in tensors
+    is_one = is_one and not any("pre_logits." in key for key in tensors)
     # a model in memory shows all that its head computes
     module = network.modules.get(f"{name}.")
     if module is not None:
@@ -141,6 +141,8 @@ def _read(network: Network, name: str, keys: Sequence[str]) -> tuple[str, str, s
         is_one = is_one and computed == [nn.BatchNorm1d] * bool(norm) + [nn.Linear]
 
     problem = network.hints.head_problem
+    if any(key.endswith(("head_dist.weight", "distillation_classifier.weight")) for key in tensors):
+        problem = f"is {TWO_HEADS}"
     if not problem and not is_one:
         problem = f"computes more than one linear layer ({first_few(layers)})"
     # of two layers, only the first number of a list shows the order: tensors may be alphabetical

@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -37,7 +36,7 @@ from vit.inputs import INTERPOLATIONS, Normalization
 from vit.load_options import LoadOptions
 from vit.mae import Model
 from vit.pretrained import located
-from vit.weights import FORMAT, NAME, TRAINED_ON, Origin, build_model, no_images
+from vit.weights import NAME, Origin, build_model, no_images
 
 ADVICE = (
     "num_classes 0 leaves the head out, part encoder what is not the encoder; name tensors, or "
@@ -365,15 +364,10 @@ def origin_of(network: Network) -> Origin:
     if encoder.num_classes in (0, len(hints.class_names)):
         class_names = hints.class_names
 
-    # the training images: in a run's checkpoint, or beside our own config.json, which is of these
-    # weights; in others' files, anything may have this name
+    # the training images; in others' files, anything may have this name
     trained_on = no_images()
     if usual.name == NAME and "trained_on" in source.values:
         trained_on = torch.tensor(source.values["trained_on"], dtype=torch.int64)
-    if source.config.get("format") == FORMAT and "sha256" in source.config:
-        beside = source.files[0].parent / TRAINED_ON
-        if beside.is_file():
-            trained_on = _read_hashes(beside)
 
     # in a run's checkpoint, the values hold what config.json holds otherwise
     facts = source.values | source.config
@@ -393,11 +387,3 @@ def origin_of(network: Network) -> Origin:
         report=network.report,
         details=source.config,
     )
-
-
-def _read_hashes(path: Path) -> Tensor:
-    """Return the image hashes, int64 (M,), that `vit.weights.save_model` wrote."""
-    try:
-        return torch.from_numpy(np.load(path))
-    except (ValueError, TypeError, EOFError, OSError) as error:
-        raise CheckpointError(f"{path} is damaged; without it, the model loads") from error

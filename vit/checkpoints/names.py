@@ -87,7 +87,8 @@ class KeyRule:
 def table(text: str) -> tuple[KeyRule, ...]:
     """Read a table: each line has our name, then theirs, or several of theirs to be stacked.
 
-    A word in parentheses at the end of a line is a change; several are stacked by default.
+    A name alone is both ours and theirs. A word in parentheses at the end of a line is a change;
+    several are stacked by default.
     """
     # several of theirs are stacked, as W_Q, W_K and W_V in one matrix
     rules = []
@@ -96,13 +97,8 @@ def table(text: str) -> tuple[KeyRule, ...]:
         ours, *theirs = words.split()
         if not change and len(theirs) > 1:
             change = "stack"
-        rules.append(KeyRule(ours, tuple(theirs), change))
+        rules.append(KeyRule(ours, tuple(theirs or [ours]), change))
     return tuple(rules)
-
-
-def shared(names: str) -> tuple[KeyRule, ...]:
-    """Return the rows for space-separated names that are both ours and theirs."""
-    return tuple(KeyRule(name, (name,)) for name in names.split())
 
 
 def within(rules: Sequence[KeyRule], ours: str, *theirs: str) -> tuple[KeyRule, ...]:

@@ -23,7 +23,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from vit.errors import CheckpointError
-from vit.weights import NAME
+from vit.weights import NAME, TRAINED_ON
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt")
 FOLDER_FILES = (
@@ -165,8 +165,12 @@ def read_checkpoint(path: str | Path) -> Source:
         if digest != config["sha256"]:
             raise CheckpointError(f"{main} is damaged: its SHA-256 is not the one in config.json")
 
+    # the images that our own weights were trained on stand beside them
     tensors: dict[str, Tensor] = {}
     values: dict[str, Any] = {}
+    beside = main.parent / TRAINED_ON
+    if "sha256" in config and beside.is_file():
+        _, values = _read_file(beside)
     for part in parts:
         tensors_in_part, values_in_part = _read_file(part)
         for name in tensors_in_part.keys() & tensors:
@@ -242,6 +246,8 @@ def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             return tensors, {f"__metadata__.{key}": value for key, value in metadata.items()}
         if path.suffix == ".npz":
             return _read_numpy(path)
+        if path.suffix == ".npy":
+            return {}, {path.stem: np.load(path)}
         # Pass the open file, because torch trusts the name .safetensors. Do not map it: torch would
         # then let a tensor that is longer than its storage read the bytes behind it. One thread at
         # a time, because what is ignored and allowed meanwhile holds in all threads.

@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from vit.checkpoints.formats.format import first_reason
-from vit.checkpoints.heads import PROJECTION, load_head
+from vit.checkpoints.heads import PROJECTION, TWO_HEADS, load_head
 from vit.checkpoints.names import NOTES
 from vit.checkpoints.network import ModelTensor, Network, places_of, rules_of
 from vit.checkpoints.reading import first_few
@@ -23,6 +22,10 @@ NOT_THE_NETWORK = (
     (rf"{PROJECTION.pattern}|(.*\.)?(dino_head|ibot_head|projection_head|projector)\..*",
      "a projection head of the training"),
     (r"(.*\.)?predictor\..*", "the predictor of the training"),
+    (r"(.*\.)?(mask_token|masked_embed)", "a token for masked patches, used only in training"),
+    (r"(.*\.)?pre_logits\..*", "a hidden layer before its classifier"),
+    (r"(.*\.)?pooler\.dense\..*", "the pooler, a tanh layer that this encoder does not have"),
+    (r"(.*\.)?(head_dist|distillation_classifier)\..*", TWO_HEADS),
 )  # fmt: skip
 # words in the names of modules that stand beside a network and are no part of it
 BESIDE = {
@@ -139,8 +142,8 @@ def account_for_rest(network: Network, is_whole: bool) -> None:
         is_part = place == prefix and module in parts
 
         # within a layer, whatever its name, it changes what the layer computes
-        reason = first_reason(network.format.dropped, key.removeprefix(prefix))
-        if not reason and not (is_part and IN_BLOCK.search(key.removeprefix(prefix))):
+        reason = ""
+        if not (is_part and IN_BLOCK.search(key.removeprefix(prefix))):
             reason = _reason(network, key)
         if not reason and network.allows(key):
             reason = "allowed"
@@ -185,4 +188,7 @@ def _reason(network: Network, key: str) -> str:
     # a score, as best_acc1
     if not key.startswith(network.prefix) and network.source.tensors[key].numel() <= 1:
         return "a single number beside the network"
-    return first_reason(NOT_THE_NETWORK, key)
+    for pattern, reason in NOT_THE_NETWORK:
+        if re.fullmatch(pattern, key):
+            return reason
+    return ""

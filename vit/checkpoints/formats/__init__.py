@@ -11,8 +11,7 @@ from vit.checkpoints.formats import (
 
 FORMATS = (
     native.OWN,
-    self_supervised.PRETRAINING,
-    self_supervised.FINE_TUNED,
+    self_supervised.MAE,
     self_supervised.DINO,
     self_supervised.DINOV2,
     self_supervised.MOCO,

@@ -96,12 +96,11 @@ class Format:
 
     Attributes:
         name: for the user.
-        anchor: regular expression for the end of the patch embedding's key; what precedes it is the
-            prefix.
-        marks: regular expressions; one of them must match a key, whole or after the prefix, a name
-            in `Source.values`, "config.json says FORMAT", or "arch NAME".
         rules: the table of names.
-        dropped: regular expressions of keys to leave out, each with the reason.
+        anchor: regular expression for the end of the patch embedding's key, by default under timm's
+            name; what precedes it is the prefix.
+        marks: regular expression that must match a key, whole or after the prefix, a name in
+            `Source.values`, "config.json says FORMAT", or "arch NAME"; by default, any does.
         hints: reads the settings, and returns values of `Hints`.
         global_pool: what the head reads in every model of this format; "" if it varies.
         norm_eps, interpolation, crop_share: the values if the settings do not say.
@@ -110,10 +109,9 @@ class Format:
     """
 
     name: str
-    anchor: str
     rules: tuple[KeyRule, ...]
-    marks: tuple[str, ...] = ()
-    dropped: tuple[tuple[str, str], ...] = ()
+    anchor: str = r"patch_embed\.proj\.weight"
+    marks: str = ".*"
     hints: Callable[[Source], dict[str, Any]] = lambda source: {}
     global_pool: str = ""
     # most formats are for models trained on ImageNet by code that uses its mean
@@ -125,20 +123,8 @@ class Format:
 
     def marked(self, source: Source, prefix: str) -> bool:
         """Return whether the tensors under `prefix`, or the settings, mark this format."""
-        if not self.marks:
-            return True
-        # a mark is a regular expression for the name of a tensor or of a value
         names = [key.removeprefix(prefix) for key in source.tensors] + list(source.tensors)
         names += source.values
         names.append(f"config.json says {source.config.get('format')}")
         names.append(f"arch {source.values.get('arch')}")
-        pattern = re.compile("|".join(self.marks))
-        return any(pattern.fullmatch(name) for name in names)
-
-
-def first_reason(patterns: Iterable[tuple[str, str]], key: str) -> str:
-    """Return the reason beside the first regular expression that `key` matches; "" for none."""
-    for pattern, reason in patterns:
-        if re.fullmatch(pattern, key):
-            return reason
-    return ""
+        return any(re.fullmatch(self.marks, name) for name in names)

@@ -18,33 +18,30 @@ from vit.checkpoints.formats.format import (
     class_names,
     only_given,
 )
-from vit.checkpoints.formats.timm import TWO_HEADS
-from vit.checkpoints.names import shared, table, within
+from vit.checkpoints.names import table, within
 from vit.checkpoints.reading import Source
 from vit.config import pair
 
 # ---- Names ---------------------------------------------------------------------------------------
 
-# attention, whose matrices have other names in memory
-ON_DISK = table("""
+# a layer of ViT; attention and MLP have other names on disk, which come first, than in memory
+ATTENTION = table("""
     attn.qkv.@     attention.attention.query.@ attention.attention.key.@ attention.attention.value.@
     attn.proj.@    attention.output.dense.@
+    attn.qkv.@     attention.q_proj.@ attention.k_proj.@ attention.v_proj.@
+    attn.proj.@    attention.o_proj.@
 """)
-IN_MEMORY = table("""
-    attn.qkv.@      attention.q_proj.@ attention.k_proj.@ attention.v_proj.@
-    attn.proj.@     attention.o_proj.@
-""")
-
-# the rest of a layer of ViT
-NORMS = table("""
-    norm1.@         layernorm_before.@
-    norm2.@         layernorm_after.@
-""")
-MLP = shared("mlp.fc1.@ mlp.fc2.@")
-MLP_ON_DISK = table("""
-    mlp.fc1.@       intermediate.dense.@
-    mlp.fc2.@       output.dense.@
-""")
+VIT_BLOCK = (
+    *ATTENTION,
+    *table("""
+        norm1.@         layernorm_before.@
+        norm2.@         layernorm_after.@
+        mlp.fc1.@       intermediate.dense.@
+        mlp.fc2.@       output.dense.@
+        mlp.fc1.@
+        mlp.fc2.@
+    """),
+)
 
 # outside of the layers, and an encoder with its layers under either of their names
 BODY = table("""
@@ -54,7 +51,6 @@ BODY = table("""
     norm.@              layernorm.@
 """)
 DISTILLATION = table("reg_token embeddings.distillation_token")
-VIT_BLOCK = (*ON_DISK, *IN_MEMORY, *NORMS, *MLP_ON_DISK, *MLP)
 VIT_ENCODER = (
     *BODY,
     *within(VIT_BLOCK, "blocks.#.", "encoder.layer.#.", "layers.#."),
@@ -63,8 +59,8 @@ HEAD = table("head.@ classifier.@")
 
 # ViTMAE's decoder, with its layers under either of their names; a patch is flattened channel last
 DECODER = (
-    *shared("decoder.mask_token"),
     *table("""
+        decoder.mask_token
         decoder.pos_embed   decoder.decoder_pos_embed
         decoder.embed.@     decoder.decoder_embed.@
         decoder.norm.@      decoder.decoder_norm.@
@@ -79,21 +75,25 @@ DECODER = (
 )
 
 # Dinov2, whose SwiGLU has its gates in front of its values, in one matrix or in two
-LAYER_SCALES = table("""
-    ls1.gamma       layer_scale1.lambda1
-    ls2.gamma       layer_scale2.lambda1
-""")
-DINOV2_BLOCK = (*shared("norm1.@ norm2.@"), *ON_DISK, *IN_MEMORY, *MLP, *LAYER_SCALES)
-DINOV2_SWIGLU = table("""
-    mlp.fc1.@       mlp.weights_in.@
-    mlp.fc2.@       mlp.weights_out.@
-    mlp.fc1.@       mlp.gate_proj.@ mlp.up_proj.@
-    mlp.fc2.@       mlp.down_proj.@
-""")
+DINOV2_BLOCK = (
+    *ATTENTION,
+    *table("""
+        norm1.@
+        norm2.@
+        ls1.gamma       layer_scale1.lambda1
+        ls2.gamma       layer_scale2.lambda1
+        mlp.fc1.@
+        mlp.fc2.@
+        mlp.fc1.@       mlp.weights_in.@
+        mlp.fc2.@       mlp.weights_out.@
+        mlp.fc1.@       mlp.gate_proj.@ mlp.up_proj.@
+        mlp.fc2.@       mlp.down_proj.@
+    """),
+)
 DINOV2_ENCODER = (
     *BODY,
     *table("reg_token embeddings.register_tokens"),
-    *within((*DINOV2_BLOCK, *DINOV2_SWIGLU), "blocks.#.", "encoder.layer.#."),
+    *within(DINOV2_BLOCK, "blocks.#.", "encoder.layer.#."),
 )
 
 # ---- Settings ------------------------------------------------------------------------------------
@@ -173,8 +173,6 @@ def huggingface_hints(source: Source) -> dict[str, Any]:
         interpolation, crop_share = USUAL[model_type]
         inputs = {"interpolation": interpolation, "crop_share": crop_share, "usual_input": IMAGENET}
 
-    if any(key.endswith("distillation_classifier.weight") for key in source.tensors):
-        inputs["head_problem"] = f"is {TWO_HEADS}"
     return inputs | {
         "encoder": encoder,
         "decoder": only_given({ours: config.get(key) for ours, key in DECODER_SETTINGS.items()}),
@@ -277,7 +275,7 @@ ANCHOR = r"embeddings\.patch_embeddings\.projection\.weight"
 VIT_MAE = Format(
     name="Hugging Face ViTMAE",
     anchor=rf"(?:vit\.)?{ANCHOR}",
-    marks=(r"decoder\.decoder_pred\.weight", r"decoder\.decoder_embed\.weight"),
+    marks=r"decoder\.decoder_pred\.weight|decoder\.decoder_embed\.weight",
     rules=(*within(VIT_ENCODER, "", "vit.", ""), *DECODER),
     hints=huggingface_hints,
     norm_eps=1e-12,
@@ -285,16 +283,8 @@ VIT_MAE = Format(
 VIT = Format(
     name="Hugging Face ViT",
     anchor=rf"(?:(?:vit|deit|ijepa)\.)?{ANCHOR}",
-    marks=(r"((vit|deit|ijepa)\.)?(encoder\.layer|layers)\.\d+\.layernorm_before\.weight",),
+    marks=r"((vit|deit|ijepa)\.)?(encoder\.layer|layers)\.\d+\.layernorm_before\.weight",
     rules=(*within((*VIT_ENCODER, *DISTILLATION), "", "vit.", "deit.", "ijepa.", ""), *HEAD),
-    dropped=(
-        (r"(.*\.)?pooler\.dense\..*", "the pooler, a tanh layer that this encoder does not have"),
-        (r"(cls|distillation)_classifier\..*", TWO_HEADS),
-        (
-            r"(.*\.)?embeddings\.mask_token|decoder\.0\..*",
-            "SimMIM's token for masked patches and its decoder, a linear map",
-        ),
-    ),
     hints=huggingface_hints,
     global_pool="token",
     norm_eps=1e-12,
@@ -305,18 +295,7 @@ VIT = Format(
 DINOV2 = Format(
     name="Hugging Face Dinov2",
     anchor=rf"(?:dinov2(?:_with_registers)?\.)?{ANCHOR}",
-    marks=(r"(dinov2(_with_registers)?\.)?encoder\.layer\.\d+\.layer_scale1\.lambda1",),
+    marks=r"(dinov2(_with_registers)?\.)?encoder\.layer\.\d+\.layer_scale1\.lambda1",
     rules=within(DINOV2_ENCODER, "", "dinov2.", "dinov2_with_registers.", ""),
-    dropped=(
-        (
-            r"(.*\.)?embeddings\.mask_token",
-            "DINOv2's token for masked patches, used only in its training",
-        ),
-        (
-            r"classifier\..*",
-            "Dinov2's classifier reads the class token and the mean of the patches, "
-            "this head one of them",
-        ),
-    ),
     hints=huggingface_hints,
 )

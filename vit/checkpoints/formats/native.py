@@ -8,13 +8,19 @@ from __future__ import annotations
 from typing import Any
 
 from vit.checkpoints.formats.format import Format, Hints
-from vit.checkpoints.formats.timm import ANCHOR, BLOCK, ENCODER
-from vit.checkpoints.names import shared, within
+from vit.checkpoints.formats.timm import BLOCK, ENCODER
+from vit.checkpoints.names import table, within
 from vit.checkpoints.reading import Source
 from vit.weights import FORMAT, NAME
 
 DECODER = (
-    *shared("decoder.mask_token decoder.pos_embed decoder.embed.@ decoder.norm.@ decoder.pred.@"),
+    *table("""
+        decoder.mask_token
+        decoder.pos_embed
+        decoder.embed.@
+        decoder.norm.@
+        decoder.pred.@
+    """),
     *within(BLOCK, "decoder.blocks.#.", "decoder.blocks.#."),
 )
 
@@ -45,8 +51,8 @@ def own_hints(source: Source) -> dict[str, Any]:
 
 OWN = Format(
     name=NAME,
-    anchor=rf"(?:encoder\.)?{ANCHOR}",  # an autoencoder's in a run's checkpoints
-    marks=(r"decoder\.pred\.weight", rf"config\.json says {NAME}/.*", r"encoder\.embed_dim"),
+    anchor=rf"(?:encoder\.)?{Format.anchor}",  # an autoencoder's in a run's checkpoints
+    marks=rf"decoder\.pred\.weight|config\.json says {NAME}/.*|encoder\.embed_dim",
     rules=(*within(ENCODER, "", "", "encoder."), *DECODER),
     hints=own_hints,
 )

@@ -84,7 +84,7 @@ def google_hints(source: Source) -> dict[str, Any]:
 GOOGLE = Format(
     name="Google's vision_transformer",
     anchor=r"embedding\.weight",
-    marks=(r"Transformer\.encoder_norm\.weight",),
+    marks=r"Transformer\.encoder_norm\.weight",
     rules=(
         *_GOOGLE_OUTSIDE,
         *within(_GOOGLE_BLOCK, "blocks.#.", "Transformer.encoderblock_#."),
@@ -95,7 +95,6 @@ GOOGLE = Format(
             "Transformer.encoderblock_#.MultiHeadDotProductAttention_0.",
         ),
     ),
-    dropped=((r"pre_logits\..*", "a hidden layer before its classifier"),),
     hints=google_hints,
     usual_input=HALVES,
     interpolation="bilinear",
@@ -103,7 +102,7 @@ GOOGLE = Format(
 SWAG = Format(
     name="facebookresearch/SWAG",
     anchor=r"conv_proj\.weight",
-    marks=(r"encoder\.layers\.layer_0\.ln_1\.weight",),
+    marks=r"encoder\.layers\.layer_0\.ln_1\.weight",
     rules=(
         *_SWAG,
         *OUTSIDE_TORCHVISION,
@@ -114,7 +113,7 @@ SWAG = Format(
 MMPRETRAIN = Format(
     name="mmpretrain",
     anchor=r"(?:backbone\.)?patch_embed\.projection\.weight",
-    marks=(r"(backbone\.)?layers\.0\.ln1\.weight",),
+    marks=r"(backbone\.)?layers\.0\.ln1\.weight",
     rules=(
         *table("head.@ head.layers.head.@"),
         *within(_MMPRETRAIN_BACKBONE, "", "backbone.", ""),
@@ -128,49 +127,35 @@ MMPRETRAIN = Format(
 
 # ---- Other families ------------------------------------------------------------------------------
 
-# Operations that this encoder lacks, models with them, and the ends of keys that show them. The
-# first match is taken. The models are examples: a key does not show the family.
-NOT_COMPUTED: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    (
-        "adapters such as LoRA to be merged first", "peft, whose merge_and_unload() merges them",
-        (r"\w*lora_\w+(\..*)?", r"base_layer\.(weight|bias)"),
-    ),
-    (
-        "blocks in stages", "Swin and SimMIM's Swin",
-        (r"layers\.\d+\.blocks\.\d+\.(attention|attn)\..*",),
-    ),
-    (
-        "relative positions", "BEiT, data2vec and SimMIM",
-        (r"relative_position_bias_table", r"attention\.relative_position_bias\..*"),
-    ),
-    (
-        "rotary positions", "DINOv3 and EVA-02",
-        (
-            r"rope(_embed|_embeddings)?\..*", r"freqs_(cos|sin|cis)",
-            r"(?<!transformer\.)embeddings\.patch_embeddings\.weight",
-        ),
-    ),
-    (
-        "a convolutional network before its patches", "hybrids such as R50+ViT",
-        (r"conv_root\..*", r"patch_embed\.backbone\..*"),
-    ),
-    ("a norm within its attention", "BEiT-3 and EVA-02", (r"attn\.inner_attn_ln\.weight",)),
-    ("no bias on its keys", "BEiT and EVA", (r"attn\.q_bias",)),
-    ("pooling by attention", "SigLIP", (r"attn_pool\..*", r"head\.probe", r"MAPHead_0\..*")),
-    (
-        "a norm before its blocks", "CLIP",
-        (r"norm_pre\.weight", r"pre_layrnorm\.weight", r"ln_pre\.weight", r"pre_norm\.weight"),
-    ),
-    ("a GELU by tanh", "SigLIP", (r"embeddings\.patch_embedding\.bias",)),
+# Ends of keys, and the operation that they show and this encoder lacks. The first match is taken.
+# The models are examples: a key does not show the family.
+NOT_COMPUTED = (
+    (r"\w*lora_\w+(\..*)?|base_layer\.(weight|bias)",
+     "adapters such as LoRA to be merged first, as by peft's merge_and_unload()"),
+    (r"layers\.\d+\.blocks\.\d+\.(attention|attn)\..*",
+     "blocks in stages, as in Swin and SimMIM's Swin"),
+    (r"relative_position_bias_table|attention\.relative_position_bias\..*",
+     "relative positions, as in BEiT, data2vec and SimMIM"),
+    (r"rope(_embed|_embeddings)?\..*|freqs_(cos|sin|cis)"
+     r"|(?<!transformer\.)embeddings\.patch_embeddings\.weight",
+     "rotary positions, as in DINOv3 and EVA-02"),
+    (r"conv_root\..*|patch_embed\.backbone\..*",
+     "a convolutional network before its patches, as in hybrids such as R50+ViT"),
+    (r"attn\.inner_attn_ln\.weight", "a norm within its attention, as in BEiT-3 and EVA-02"),
+    (r"attn\.q_bias", "no bias on its keys, as in BEiT and EVA"),
+    (r"attn_pool\..*|head\.probe|MAPHead_0\..*", "pooling by attention, as in SigLIP"),
+    (r"norm_pre\.weight|pre_layrnorm\.weight|ln_pre\.weight|pre_norm\.weight",
+     "a norm before its blocks, as in CLIP"),
+    (r"embeddings\.patch_embedding\.bias", "a GELU by tanh, as in SigLIP"),
 )  # fmt: skip
 
 
 def refusal(keys: Iterable[str]) -> str:
     """Return which of `NOT_COMPUTED` the keys show; "" for none."""
     keys = list(keys)
-    for part, families, ends in NOT_COMPUTED:
-        pattern = re.compile(rf"(.*\.)?({'|'.join(ends)})", re.DOTALL)
+    for ends, operation in NOT_COMPUTED:
+        pattern = re.compile(rf"(.*\.)?({ends})", re.DOTALL)
         for key in keys:
             if pattern.fullmatch(key):
-                return f"it has {part} ({key}), as in {families}: not computed by this encoder"
+                return f"it has {operation} ({key}): not computed by this encoder"
     return ""

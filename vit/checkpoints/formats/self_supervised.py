@@ -11,14 +11,7 @@ import re
 from typing import Any
 
 from vit.checkpoints.formats.format import Format, only_given
-from vit.checkpoints.formats.timm import (
-    ANCHOR,
-    BLOCK,
-    DEIT_III,
-    ENCODER,
-    OTHER_INPUTS,
-    OUTSIDE_BLOCKS,
-)
+from vit.checkpoints.formats.timm import BLOCK, ENCODER, OTHER_INPUTS
 from vit.checkpoints.names import table, within
 from vit.checkpoints.reading import Source
 
@@ -55,55 +48,38 @@ DECODER = (
 
 
 def mae_hints(source: Source) -> dict[str, Any]:
-    """Read the saved command line, `args`: the size of the images, and the target."""
+    """Read the saved command line, `args`: the size of the images, the target, and the crop."""
+    values = source.values
+    size = values.get("args.input_size")
     names = r"(mae_)?vit_(base|large|huge)_patch\d+(_dec512d8b)?|RETFound_(mae|dinov2)"
-    return of_code(source, "args.model", names) | {
-        "encoder": only_given({"image_size": source.values.get("args.input_size")}),
-        "norm_pix_loss": source.values.get("args.norm_pix_loss"),
+    hints = of_code(source, "args.model", names) | {
+        "encoder": only_given({"image_size": size}),
+        "norm_pix_loss": values.get("args.norm_pix_loss"),
     }
 
+    # fine-tuned, it sees 224 of 256 pixels, or larger images whole: build_transform in
+    # util/datasets.py
+    is_fine_tuned = "args.blr" in values and "args.norm_pix_loss" not in values
+    if is_fine_tuned and (size or 224) <= 224:
+        hints["crop_share"] = 0.875
 
-def fine_tuned_hints(source: Source) -> dict[str, Any]:
-    """Read the saved command line, and the part of an image that MAE's code evaluates.
-
-    That is 224 of 256 pixels, or all of larger images.
-    """
     # RETFound's code is MAE's with another model, whose published classifiers are large
-    hints = mae_hints(source)
-    if source.values.get("args.model") == "RETFound_mae":
+    if values.get("args.model") == "RETFound_mae":
         hints["head_problem"] = "is RETFound's, whose code applies the final norm twice before it"
-
-    # as build_transform in util/datasets.py
-    hints["crop_share"] = 0.875
-    if (source.values.get("args.input_size") or 224) > 224:
-        hints["crop_share"] = 1.0
     return hints
 
 
-PRETRAINING = Format(
-    name="facebookresearch/mae, pretraining",
-    anchor=ANCHOR,
-    marks=(r"decoder_pred\.weight", r"decoder_embed\.weight", r"args\.norm_pix_loss"),
+MAE = Format(
+    name="facebookresearch/mae",
+    # timm's and DeiT's code has no blr
+    marks=r"decoder_pred\.weight|decoder_embed\.weight|args\.(norm_pix_loss|blr)",
     rules=(*ENCODER, *DECODER),
     hints=mae_hints,
-)
-
-FINE_TUNED = Format(
-    name="facebookresearch/mae, fine-tuned",
-    anchor=ANCHOR,
-    marks=(r"args\.blr",),  # timm's and DeiT's code has no blr
-    rules=ENCODER,
-    hints=fine_tuned_hints,
     global_pool="token",  # unless an fc_norm says otherwise
 )
 
 
 # ---- DINO, iBOT, DINOv2 --------------------------------------------------------------------------
-
-SWIGLU = table("""
-    mlp.fc1.@   mlp.w12.@
-    mlp.fc2.@   mlp.w3.@
-""")
 
 
 def dinov2_hints(source: Source) -> dict[str, Any]:
@@ -115,34 +91,19 @@ def dinov2_hints(source: Source) -> dict[str, Any]:
 
 DINO = Format(
     name="DINO",
-    anchor=ANCHOR,
     marks=(
-        r"(.*\.)?head\.(mlp\.\d+|last_layer)\..*",
-        r"args\.(use_bn_in_head|norm_last_layer|teacher_temp)",
-        r"masked_embed",
+        r"(.*\.)?head\.(mlp\.\d+|last_layer)\..*|masked_embed"
+        r"|args\.(use_bn_in_head|norm_last_layer|teacher_temp)"
     ),
-    rules=(*ENCODER, *DEIT_III),
-    dropped=((r"masked_embed", "iBOT's token for masked patches, used only in its training"),),
+    rules=ENCODER,
     hints=lambda source: of_code(source, "args.arch", r"(vit|deit)_(tiny|small|base|large)"),
     crop_share=0.875,  # as its eval_knn.py
 )
 
 DINOV2 = Format(
     name="DINOv2",
-    anchor=ANCHOR,
-    marks=(
-        r"register_tokens",
-        r"mask_token",
-        r"blocks\.\d+\.\d+\.norm1\.weight",
-        r"blocks\.\d+\.mlp\.w12\.weight",
-    ),
-    rules=(
-        *OUTSIDE_BLOCKS,
-        *table("reg_token register_tokens"),
-        # a training file groups layers in chunks: blocks.CHUNK.BLOCK, where BLOCK does not restart
-        *within((*BLOCK, *SWIGLU), "blocks.#.", "blocks.#.", "blocks.*.#."),
-    ),
-    dropped=((r"mask_token", "DINOv2's token for masked patches, used only in its training"),),
+    marks=r"register_tokens|mask_token|blocks\.\d+\.(\d+\.norm1|mlp\.w12)\.weight",
+    rules=ENCODER,
     hints=dinov2_hints,
 )
 
@@ -178,8 +139,7 @@ def jepa_hints(source: Source) -> dict[str, Any]:
 
 MOCO = Format(
     name="MoCo v3",
-    anchor=ANCHOR,
-    marks=(r"arch vit_(conv_)?(small|base)", r"(.*\.)?(base|momentum)_encoder\..*"),
+    marks=r"arch vit_(conv_)?(small|base)|(.*\.)?(base|momentum)_encoder\..*",
     rules=ENCODER,
     hints=moco_hints,
     global_pool="token",
@@ -189,8 +149,7 @@ MOCO = Format(
 )
 JEPA = Format(
     name="I-JEPA or MSN",
-    anchor=ANCHOR,
-    marks=(r"predictor\.(.*\.)?predictor_blocks\..*", r"prototypes"),
+    marks=r"predictor\.(.*\.)?predictor_blocks\..*|prototypes",
     rules=ENCODER,
     hints=jepa_hints,
 )

@@ -5,24 +5,43 @@ from __future__ import annotations
 from typing import Any
 
 from vit.checkpoints.formats.format import Format
-from vit.checkpoints.names import shared, table, within
+from vit.checkpoints.names import table, within
 from vit.checkpoints.reading import Source
 
-BLOCK = shared(
-    "norm1.@ attn.qkv.@ attn.q_norm.@ attn.k_norm.@ attn.proj.@ ls1.gamma "
-    "norm2.@ mlp.fc1.@ mlp.fc2.@ ls2.gamma"
-)
-OUTSIDE_BLOCKS = shared("cls_token reg_token pos_embed patch_embed.proj.@ norm.@ fc_norm.@ head.@")
-DEIT_III = table("""
-    blocks.#.ls1.gamma  blocks.#.gamma_1
-    blocks.#.ls2.gamma  blocks.#.gamma_2
+# timm's names, then what DeiT III, iBOT and DINOv2 call some of them
+BLOCK = table("""
+    norm1.@
+    attn.qkv.@
+    attn.q_norm.@
+    attn.k_norm.@
+    attn.proj.@
+    ls1.gamma
+    norm2.@
+    mlp.fc1.@
+    mlp.fc2.@
+    ls2.gamma
+    ls1.gamma       gamma_1
+    ls2.gamma       gamma_2
+    mlp.fc1.@       mlp.w12.@
+    mlp.fc2.@       mlp.w3.@
 """)
-# DeiT's token for distillation, whose head stands beside that of the class token
-DISTILLATION = table("reg_token dist_token")
-TWO_HEADS = "one of DeiT's two heads, of two tokens, whose mean is its answer"
 OTHER_INPUTS = "as DeiT, DINO and MAE use, but timm's own ViTs use 0.5, 0.5 and crop_share 0.9"
-ENCODER = (*OUTSIDE_BLOCKS, *within(BLOCK, "blocks.#.", "blocks.#."))
-ANCHOR = r"patch_embed\.proj\.weight"
+# DeiT's token for distillation, whose head stands beside that of the class token, is a register; a
+# training file of DINOv2 groups layers in chunks: blocks.CHUNK.BLOCK, where BLOCK does not restart
+ENCODER = (
+    *table("""
+        cls_token
+        reg_token
+        pos_embed
+        patch_embed.proj.@
+        norm.@
+        fc_norm.@
+        head.@
+        reg_token       dist_token
+        reg_token       register_tokens
+    """),
+    *within(BLOCK, "blocks.#.", "blocks.#.", "blocks.*.#."),
+)
 
 
 def describes_itself(source: Source) -> bool:
@@ -38,8 +57,6 @@ def timm_hints(source: Source) -> dict[str, Any]:
         from vit.checkpoints.formats import timm_models  # with timm: takes seconds to import
 
         hints = timm_models.hints(source)
-    if any(key.endswith("head_dist.weight") for key in source.tensors):
-        hints["head_problem"] = f"is {TWO_HEADS}"
     # DeiT III and DINOv2 see the whole square
     scaled = any(key.endswith(("gamma_1", "ls1.gamma")) for key in source.tensors)
     if scaled and hints.get("crop_share") is None:
@@ -49,13 +66,7 @@ def timm_hints(source: Source) -> dict[str, Any]:
 
 TIMM = Format(
     name="timm",
-    anchor=ANCHOR,
-    rules=(*ENCODER, *DEIT_III, *DISTILLATION),
-    dropped=(
-        (r"pre_logits\..*", "a hidden layer before its classifier"),
-        (r"mask_token", "a token for masked patches, used only in training"),
-        (r"head_dist\..*", TWO_HEADS),
-    ),
+    rules=ENCODER,
     hints=timm_hints,
     crop_share=0.875,  # 224 of 256 pixels, as DeiT's and MAE's code evaluate, and timm's by default
     other_inputs=OTHER_INPUTS,

@@ -55,7 +55,7 @@ def _shape(source: Source, end: str) -> tuple[int, ...]:
 TORCHVISION = Format(
     name="torchvision",
     anchor=r"conv_proj\.weight",
-    marks=(r"encoder\.layers\.encoder_layer_0\.ln_1\.weight",),
+    marks=r"encoder\.layers\.encoder_layer_0\.ln_1\.weight",
     rules=(*OUTSIDE_BLOCKS, *within(BLOCK, "blocks.#.", "encoder.layers.encoder_layer_#.")),
     global_pool="token",
     interpolation="bilinear",
