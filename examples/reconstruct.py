@@ -10,6 +10,7 @@ import sys
 
 import matplotlib.pyplot as plt
 import torch
+import torch.nn.functional as F
 from PIL import Image
 
 from vit import MaskedAutoencoder, load_model
@@ -23,14 +24,17 @@ if not isinstance(model, MaskedAutoencoder):
     sys.exit(f"{checkpoint} has no decoder, so it cannot reconstruct")
 inputs = torch.stack([model.origin.transform(Image.open(file)) for file in files])
 images = (255 * model.origin.normalize.invert(inputs)).round().byte()
-mask = fixed_mask("random", 0, len(files), model.encoder.patch_embed.grid_size, 0.6)
-result = reconstruct(model, images, model.origin.normalize, mask, Compute(torch.device("cpu")))
+grid = model.encoder.patch_embed.grid_size
+mask = fixed_mask("random", 0, len(files), grid, 0.6)
+filled = reconstruct(model, images, model.origin.normalize, mask, Compute(torch.device("cpu")))
+hidden = F.interpolate(mask.mask.view(-1, 1, *grid), (height, width)) > 0  # (B, 1, H, W)
 
 # a row per image; the figure is as high as its rows
-visible = result.original.masked_fill(result.hidden, 0.8)
+originals = images / 255
+visible = originals.masked_fill(hidden, 0.8)
 rows = 8 / 3 * height / width * len(files)
 figure, panels = plt.subplots(len(files), 3, figsize=(8, rows + 0.5), squeeze=False)
-columns = {"image": result.original, "60% masked": visible, "reconstruction": result.filled}
+columns = {"image": originals, "60% masked": visible, "reconstruction": filled}
 for column, (name, pictures) in enumerate(columns.items()):
     panels[0, column].set_title(name, fontsize=20)
     for axes, picture in zip(panels[:, column], pictures, strict=True):

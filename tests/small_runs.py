@@ -44,5 +44,5 @@ def make_run(
         patch.setattr("vit.train.load_data", lambda *_: images)
         run = fit(config, folder)
         if pictures:
-            draw_pictures(run, run.folder, run.summary["scores"])
+            draw_pictures(run)
     return folder

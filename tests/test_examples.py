@@ -174,7 +174,7 @@ def test_objective_trains_and_keeps_its_teacher(tmp_path):
     )
     assert Config.read(whole / "config.yaml").train.objective == "Teach"
     with without_layout():
-        draw_pictures(run, run.folder, run.summary)
+        draw_pictures(run)
     assert (whole / "reconstructions.png").exists()
 
     # the teacher follows the model, in the states too

@@ -26,7 +26,7 @@ from vit.training.run_folder import load_state, saved_states
 
 TRAIN = ROOT / "train.py"
 FILES = "config.yaml metrics.jsonl checkpoints model.safetensors config.json trained_on.npy summary.json"
-FOR_THE_PAGE = "snapshots showcase.safetensors report.html attention.png curves.png"
+FOR_THE_PAGE = "snapshots data.json report.html attention.png curves.png"
 PROMISED = {*FILES.split(), *FOR_THE_PAGE.split()}
 OF_CLASSES = PROMISED | {"confusion.png", "reliability.png", "mistakes.png"}
 OF_QUICKSTART = PROMISED | {"reconstructions.png", "dynamics.jsonl", "dynamics.png"}
@@ -151,7 +151,7 @@ def test_run_ends_well_and_leaves_what_it_promises(place, whole, run):
     folder = place / "classified"
     assert done.code == 0, done.err
     assert names(folder) - {".lock"} == OF_CLASSES
-    unnamed = {"checkpoints", "config.yaml", "metrics.jsonl", "snapshots", "showcase.safetensors"}
+    unnamed = {"checkpoints", "config.yaml", "metrics.jsonl", "snapshots", "data.json"}
     for name in OF_CLASSES - unnamed:
         assert name.removesuffix(".json") in done.out  # it says where to look
     for text in (done.out, done.err):

@@ -364,7 +364,7 @@ def refuse_among_images(place: Path, data: str) -> None:
     if data in BUILT_IN or images not in (folder, *folder.parents):
         return
     within = [place for place in (folder, *folder.parents) if images in place.parents]
-    if any(RunFiles(place).showcase.exists() for place in within):
+    if any(RunFiles(place).has_begun for place in within):
         return
     problem = f"{place} is within the folder of the images, {data}"
     raise ConfigError(f"--out: {problem}; name another, or its figures would be among them")

@@ -92,16 +92,6 @@ BASELINES = {
 """The baselines of scores, which need no training."""
 
 
-def usual_scores(scores: Scores) -> dict[tuple[str, str], float]:
-    """Return the score of each method's first row, by method and measure as in MEASURES."""
-    values = {}
-    for method, key in MEASURES:
-        rows = scores.get(method)
-        if rows and key in rows[0]:
-            values[method, key] = float(rows[0][key])
-    return values
-
-
 def score_lines(scores: Scores) -> list[tuple[str, str, str]]:
     """Return each score as its name, its value, and its baselines and protocol in words."""
     lines = []
@@ -126,10 +116,15 @@ def write_baselines(row: Row, measure: Measure) -> str:
     return ", ".join(parts)
 
 
-def write_mistake(mistake: Mapping[str, Any]) -> tuple[str, str, str, str]:
-    """Return a wrong prediction as text: file, class, prediction, confidence."""
-    name = mistake.get("file") or f"image {mistake['image']:,}"
-    return name, mistake["class"], mistake["predicted"], f"{mistake['confidence']:.1%}"
+def mistakes_of(scores: Scores) -> list[tuple[str, str, str, str]]:
+    """Return the most confident mistakes of a head as text: file, class, prediction, confidence."""
+    mistakes = []
+    usual = scores.get("head", [{}])[0]
+    for mistake in usual.get("mistakes", []):
+        name = mistake.get("file") or f"image {mistake['image']:,}"
+        confidence = f"{mistake['confidence']:.1%}"
+        mistakes.append((name, mistake["class"], mistake["predicted"], confidence))
+    return mistakes
 
 
 def _value(row: Row, key: str, measure: Measure) -> str:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from safetensors import safe_open
 
 from vit.config import CONFIGS, Config, config_file, flat_settings, read_settings
 from vit.errors import ConfigError, RunError
@@ -121,7 +120,7 @@ class RunFiles:
         self.checkpoints = path / "checkpoints"
         self.snapshots = path / "snapshots"
         self.tensorboard = path / "tensorboard"
-        self.showcase = path / "showcase.safetensors"
+        self.data = path / "data.json"
         # From the last step on: a folder with a summary holds a finished run
         self.summary = path / "summary.json"
         self.report = path / "report.html"
@@ -146,6 +145,11 @@ class RunFiles:
         # A folder that is being written also has other attributes
         values = vars(self).values()
         return [path for path in values if isinstance(path, Path) and path != self.path]
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it is the folder of a run: another may hold a file of one of these names."""
+        return self.config.exists() and self.metrics.exists()
 
     def saved_snapshots(self) -> dict[str, Path]:
         """Return the folders of the run's snapshots by name, e.g. "step 1,250", first to last."""
@@ -218,18 +222,3 @@ def read_saved_part(path: Path, length: int) -> bytes:
     part = path.read_bytes()[:length]
     # whole lines, in case the file was edited
     return part[: part.rfind(b"\n") + 1]
-
-
-def read_sample_facts(path: Path) -> dict[str, Any]:
-    """Return what showcase.safetensors says of the test images in it, and of all images.
-
-    Returns:
-        labels, their class names, which may be empty strings; class_names, all of them; data,
-        `vit.data.Dataset.facts` of the whole data set.
-    """
-    try:
-        # names and facts travel as JSON in the file's header
-        with safe_open(path, framework="numpy") as file:
-            return dict(json.loads(file.metadata()["showcase"]))
-    except Exception as error:
-        raise RunError(f"{path} cannot be read: {error}; remove it to do without it") from error

@@ -1,7 +1,7 @@
 """A whole run: set up, train, finish.
 
-The run folder (runs/<config>, or --out) receives config.yaml, metrics.jsonl, checkpoints/,
-showcase.safetensors, model.safetensors, config.json and summary.json; run.dynamics_every adds
+The run folder (runs/<config>, or --out) receives config.yaml, metrics.jsonl, data.json,
+checkpoints/, model.safetensors, config.json and summary.json; run.dynamics_every adds
 dynamics.jsonl, run.snapshots adds snapshots/. `vit train` adds the figures and report.html.
 """
 
@@ -30,8 +30,8 @@ from vit.runs import (
     TrainCommand,
     __version__,
     config_of_run,
+    read_mapping,
     read_metrics,
-    read_sample_facts,
 )
 from vit.training import process
 from vit.training.callbacks import (
@@ -40,7 +40,6 @@ from vit.training.callbacks import (
     Snapshots,
     Validation,
     announce,
-    save_samples,
     summarize,
 )
 from vit.training.distributed import Distributed, init_distributed
@@ -67,8 +66,7 @@ def fit(
 ) -> Run:
     """Train, evaluate and save a model, as `vit train` does, but without figures and report.
 
-    `vit.report.pictures.draw_pictures(run, run.folder, run.summary["scores"])` draws those; `vit
-    report FOLDER` then makes the page.
+    `vit.report.pictures.draw_pictures(run)` draws those; `vit report FOLDER` then makes the page.
 
     The process is left as it was, but for `keep_freed_memory`: random generators, threads, modes of
     torch, signal handlers. One of several processes loses the environment variables by which they
@@ -209,9 +207,9 @@ def set_up(
         kept = "" if data.source == "scenes" else config.data.name
         used = {"data.source": data.source, "data.name": kept, "data.fallback": "stop"}
         config = changed(config, used)
-    if command.resume and data.source == "scenes" and folder.showcase.exists():
+    if command.resume and data.source == "scenes":
         # of a run that began with other images than its settings name
-        data = replace(data, warning=read_sample_facts(folder.showcase)["data"].get("warning"))
+        data = replace(data, warning=read_mapping(folder.data).get("warning"))
 
     # the run, at its first step or at its last checkpoint; the folder is locked before that is read
     state = None
@@ -248,7 +246,7 @@ def set_up(
             folder.forget_later_steps(run.step)
         write_text(folder.config, settings)
     metrics = MetricsFile(folder.metrics, run)
-    save_samples(data, folder.showcase)
+    write_json(folder.data, data.facts)
     announce(run, folder)
     # baselines stay as they are while a model learns
     validation = Validation(partial(measure, baselines=False))

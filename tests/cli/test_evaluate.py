@@ -110,7 +110,7 @@ def test_all_that_applies_to_an_autoencoder(data, measured):
     )
     linear = results["linear"]
     assert linear["accuracy"] > 0.6  # the classes differ in colour
-    assert linear["layers"] in ("layer 2", "layers 0 to 2 side by side")
+    assert linear["fits"][0]["layers"] in ("layer 2", "layers 0 to 2 side by side")
     rows = {(row["mask"], row["ratio"]): row for row in results["scores"]["reconstruction"]}
     assert len(rows) == 6  # of four patches, half and three are hidden, in three ways
     row = rows["random", 0.75]
@@ -168,9 +168,10 @@ def test_few_labels_and_images_of_training_that_are_held_out(data, measured):
         assert found["accuracy"] == neighbours(load_model("mae").encoder, train, test)
         if linear := results.get("linear"):
             # half of the labels at most choose
-            assert (linear["labels"], linear["held_out"]) == (36, int(halved.sum()))
-            accuracies = linear["held_out_accuracy"]
-            assert accuracies[linear["layers"]] == max(accuracies.values())
+            (fit,) = linear["fits"]
+            assert (fit["labels"], fit["held_out"]) == (36, int(halved.sum()))
+            accuracies = fit["held_out_accuracy"]
+            assert accuracies[fit["layers"]] == max(accuracies.values())
 
 
 def test_images_that_a_model_was_trained_on_are_no_test_and_said(data, place, measured, refused):
@@ -215,7 +216,8 @@ def test_few_images_without_test_images_are_cross_validated(place, measured, tmp
     assert "cross-validated over all 73" in found["note"]
     # each image is tested once, by a probe of the other folds
     assert [sum(row) for row in linear["confusion"]] == labels.bincount().tolist()
-    assert linear["labels"] == [73 - count for count in in_folds(hashes, labels, 0).bincount()]
+    fitted = [fit["labels"] for fit in linear["fits"]]
+    assert fitted == [73 - count for count in in_folds(hashes, labels, 0).bincount()]
     # reconstruction is no choice between models, and has its own test images
     assert found["reconstruction"]["images"] == len(data.test)
 

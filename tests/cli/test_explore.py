@@ -63,7 +63,7 @@ def test_the_page_of_a_masked_model_with_registers(shown, vit, tmp_path):
     described, codes = read_page(page)
     model, inputs, pixels, mask = shown("registers", ratio=0.6, seed=4)
     maps = captured(model, inputs, mask)
-    filled = reconstruct(model, pixels, model.origin.normalize, mask, CPU).filled
+    filled = reconstruct(model, pixels, model.origin.normalize, mask, CPU)
     assert_array_equal(numbers["hidden"].reshape(2, 12), mask.mask.bool())
     assert_array_equal(numbers["filled"], filled)
     for image, entry in enumerate(described["images"]):

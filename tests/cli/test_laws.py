@@ -97,7 +97,8 @@ def test_no_picture_is_written_where_it_would_be_an_image_of_the_data(line, plac
     assert "is within the folder of the images" in refused(line)
     assert sorted(place.rglob("*")) == before
     # but pictures may lie in a run among the images
-    (place / "run" / "showcase.safetensors").touch()
+    for name in ("config.yaml", "metrics.jsonl"):
+        (place / "run" / name).touch()
     refuse_among_images(place / "run" / "evaluation", str(place))
 
 

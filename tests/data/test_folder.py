@@ -101,7 +101,8 @@ def test_layouts(tmp_path, layout):
     )
     for name in beside:
         plain(train / name)
-    (train / "a/run/showcase.safetensors").touch()
+    for name in ("config.yaml", "metrics.jsonl"):
+        (train / "a/run" / name).touch()
     (train / "a/loop").symlink_to(train, target_is_directory=True)
     if "test/" in layout:
         plain(tmp_path / "root" / "val" / "a" / "9.png")

@@ -66,8 +66,8 @@ def test_a_spike_hides_no_other_value():
 
 
 def test_masked_pixels_are_not_shown_in_the_masked_row():
-    images, hidden = torch.rand(2, 3, 16, 16), torch.zeros(2, 1, 16, 16, dtype=torch.bool)
-    hidden[..., :8, :] = True
+    images, hidden = torch.rand(2, 3, 16, 16), torch.zeros(2, 4, 4, dtype=torch.bool)
+    hidden[:, :2] = True
     figure = reconstruction_figure(images, images, hidden, ["one", "two"], "Title", "subtitle")
     canvas = figure.axes[0].images[0].get_array()
     absent = (canvas == np.round(255 * np.array(to_rgb(COLOURS.absent)))).all(-1)

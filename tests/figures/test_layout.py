@@ -101,7 +101,7 @@ FIGURES = {
         rand(4, 3, 12, 20), maps(4, 8), HOSTILE, HOSTILE[4:], "$", "\n", unit=HOSTILE[-1]
     ),
     "reconstruction of 16": lambda: draw.reconstruction_figure(
-        rand(16, 3, 16, 16), rand(16, 3, 16, 16), rand(16, 1, 16, 16) > 0.5, HOSTILE * 2, *T
+        rand(16, 3, 16, 16), rand(16, 3, 16, 16), rand(16, 4, 4) > 0.5, HOSTILE * 2, *T
     ),
     "sheet with parts": sheet,
     "three curves": lambda: draw.curves_figure(

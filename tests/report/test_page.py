@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 import shutil
+from dataclasses import replace
 from functools import cache
 from html import unescape
 from html.parser import HTMLParser
@@ -158,7 +159,8 @@ def test_a_classifier_has_its_own_scores_and_mistakes(classifier):
 def test_what_was_measured_in_training_is_a_curve_beside_what_was_at_the_end(pretrained):
     record = read_run(pretrained)
     line = {"step": 6, "epoch": 2.0, "val_knn_accuracy": 0.5}
-    curves = curves_of(record.settings, record.data, record.scores, [*record.metrics, line])
+    record.metrics.append(line)
+    curves = curves_of(record)
     keys = [(curve.key, curve.val_key) for curve in curves]
     assert keys == [("loss", "val_loss"), ("", "val_knn_accuracy")]
     ends = (("reconstruction", "loss"), ("knn", "accuracy"))
@@ -167,7 +169,8 @@ def test_what_was_measured_in_training_is_a_curve_beside_what_was_at_the_end(pre
         assert list(curve.lines.values()) == [row[key], *row["baselines"].values()]
     # one of the 15 other views of a batch is the right one
     settings = record.settings | {"reconstruct.contrast": 1.0, "train.batch_size": 8}
-    loss, other_view = curves_of(settings, record.data, {}, record.metrics)
+    learning = replace(record, settings=settings, summary={"data": record.data})
+    loss, other_view = curves_of(learning)
     assert (loss.key, other_view.lines) == ("masked_loss", {"chance": 1 / 15})
 
 

@@ -220,7 +220,7 @@ def test_two_processes_of_torchrun_have_the_losses_of_one_and_one_of_them_writes
 ):
     assert losses(place, "two") == pytest.approx(alone, rel=1e-4)
     assert len(alone) == STEPS
-    assert names(place / "two") == {*FILES.split(), "showcase.safetensors", "report.html"}
+    assert names(place / "two") == {*FILES.split(), "data.json", "report.html"}
     # each of two times
     assert printed.count("2 processes, 1 x 10 images") == 2
     assert printed.count("loss on masked patches") == 2

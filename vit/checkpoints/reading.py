@@ -203,9 +203,7 @@ def _file_in(folder: Path) -> Path:
 
 
 def _weights_in(folder: Path, pattern: str = "*") -> list[Path]:
-    files = sorted(file for file in folder.glob(pattern) if file.suffix in SUFFIXES)
-    # a run's sample images
-    return [file for file in files if file.name != "showcase.safetensors"]
+    return sorted(file for file in folder.glob(pattern) if file.suffix in SUFFIXES)
 
 
 def without_ours(config: dict[str, Any]) -> dict[str, Any]:

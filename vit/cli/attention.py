@@ -199,8 +199,7 @@ def draw_decoder(options: Namespace, subject: ModelWithImages) -> Picture:
     # A figure has room for one map per layer, so the heads are averaged
     panels = decoder_panels(subject, options.head)
     notes = f"decoder, {head_name(options)}"
-    reconstruction = subject.fill_in()
-    if reconstruction.from_normalized:
+    if subject.model.norm_pix_loss:
         notes += " · the model predicts normalised patches; brightness and contrast are estimated"
         notes += " from visible patches nearby"
     return picture_of(
@@ -211,7 +210,7 @@ def draw_decoder(options: Namespace, subject: ModelWithImages) -> Picture:
         notes,
         masked_figure,
         hidden=subject.masked,
-        filled=reconstruction.filled,
+        filled=subject.fill_in(),
         patch=subject.to_fill,
         scale=options.scale,
     )

@@ -22,7 +22,7 @@ from vit.errors import ConfigError, one_line, plural
 from vit.evaluation import Options, evaluate, obstacles
 from vit.machine import versions
 from vit.mae import Model
-from vit.metrics import MEASURES, write_mistake
+from vit.metrics import MEASURES, mistakes_of
 from vit.report.pictures import draw_classification
 from vit.runs import RunFiles
 from vit.weights import checkpoint_hash
@@ -152,11 +152,10 @@ def print_results(results: Mapping[str, Any], data: Dataset) -> None:
 
     # The scores
     print("\n".join(score_table(results["scores"])))
-    for row in results["scores"].get("head", [])[:1]:
-        if row["mistakes"]:
-            print("surest mistakes:")
-            table = [write_mistake(mistake) for mistake in row["mistakes"][:5]]
-            print("\n".join(f"  {line}" for line in aligned(table)))
+    mistakes = mistakes_of(results["scores"])[:5]
+    if mistakes:
+        print("surest mistakes:")
+        print("\n".join(f"  {line}" for line in aligned(mistakes)))
     times = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in results["seconds"].items())
     print(f"on {results['device']}, threads {results['threads']}: {times}")
 

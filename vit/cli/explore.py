@@ -82,7 +82,7 @@ def explore(subject: ModelWithImages, name: str, layers: Sequence[int] | None) -
         return Moment(name, encoder)
     with torch.no_grad(), AttentionMaps(model.decoder) as maps:
         model(subject.inputs, mask)
-    return Moment(name, encoder, maps.weights, subject.fill_in().filled)
+    return Moment(name, encoder, maps.weights, subject.fill_in())
 
 
 def arrays_of(subject: ModelWithImages, moments: Sequence[Moment]) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def train(command: TrainCommand) -> None:
 
         # the summary comes after the figures: a folder with a summary is of a finished run
         with run.dist.using_all_cores():
-            draw_pictures(run, folder, run.summary["scores"])
+            draw_pictures(run)
         write_json(folder.summary, run.summary)
         write_report(read_run(folder.path), folder.report)
 

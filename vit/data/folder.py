@@ -243,7 +243,7 @@ def walk(folder: Path, above: frozenset[str] = frozenset()) -> Iterator[Path]:
     figures.
     """
     place = os.path.realpath(folder)
-    if place in above or (above and RunFiles(folder).showcase.exists()):
+    if place in above or (above and RunFiles(folder).has_begun):
         return
     for path in folder.iterdir():
         # files that systems put beside images

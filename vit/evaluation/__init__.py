@@ -308,16 +308,12 @@ class _Measures:
                 fits.append({"labels": len(fitted), "held_out": int(held_out.sum()), **fit})
             logits.append(answers)
 
-        # the answers of all seeds together; each choice as it is, or all of them if they differ
-        row: Row = {"protocol": _fits_in_words(fits), "images": len(test)}
+        # the answers of all seeds together, and each fit
+        row: Row = {"protocol": _fits_in_words(fits), "images": len(test), "fits": fits}
         if self.options.cross_validate:
             tested_on = plural(len(test), "image")
             row["protocol"] = f"{len(parts)}-fold over {tested_on}: {row['protocol']}"
         row |= classification_metrics(torch.cat(logits), test.labels.repeat(len(logits)))
-        for key, first in fits[0].items():
-            values = [fit[key] for fit in fits]
-            row[key] = first if values == [first] * len(values) else values
-        row["converged"] = all(fit["converged"] for fit in fits)
         return [row | self.spread_of([accuracy(answers, test.labels) for answers in logits])]
 
     def spread_of(self, accuracies: Sequence[float]) -> Row:

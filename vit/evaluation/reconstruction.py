@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -106,28 +105,10 @@ def nearest_visible(targets: Tensor, mask: Mask, grid_size: tuple[int, int]) -> 
     return take(targets, nearest)
 
 
-@dataclass(frozen=True)
-class Reconstruction:
-    """The images of a reconstruction, all float32 (B, C, H, W) from 0 to 1.
-
-    Attributes:
-        original: the input.
-        filled: the visible patches as they were, the masked ones as the model predicts them.
-        hidden: bool (B, 1, H, W), the pixels of masked patches.
-        from_normalized: whether the model predicts normalised patches, whose brightness and
-            contrast are estimated.
-    """
-
-    original: Tensor
-    filled: Tensor
-    hidden: Tensor
-    from_normalized: bool
-
-
 @torch.no_grad()
 def reconstruct(
     model: MaskedAutoencoder, images: Tensor, normalize: Normalization, mask: Mask, compute: Compute
-) -> Reconstruction:
+) -> Tensor:
     """Reconstruct the masked patches of some images, as images to look at.
 
     A model that predicts normalised patches does not predict their brightness and contrast. Taking
@@ -137,10 +118,13 @@ def reconstruct(
     Args:
         images: uint8 (B, C, h, w).
         normalize: of the model's input.
+
+    Returns:
+        float32 (B, C, H, W) from 0 to 1, on the CPU: the visible patches as they were, the masked
+        ones as the model predicts them.
     """
     embed = model.encoder.patch_embed
-    original = to_float(images.to(compute.device), embed.image_size)
-    inputs = normalize(original)
+    inputs = normalize(to_float(images.to(compute.device), embed.image_size))
     mask = mask.to(compute.device)
     with eval_mode(model), compute.autocast():
         prediction = model(inputs, mask).float()  # (B, L, P)
@@ -151,19 +135,11 @@ def reconstruct(
         mean, deviation = estimate_statistics(patches, mask, embed.grid_size)
         prediction = prediction * deviation + mean
 
-    # visible patches and predictions, put together as an image; the mask in the same way, of which
-    # one channel is enough
+    # visible patches and predictions, put together as an image
     masked = mask.mask[:, :, None] > 0  # (B, L, 1)
     filled = torch.where(masked, prediction, patches)
     filled = unpatchify(filled, embed.patch_size, embed.grid_size)  # (B, C, H, W)
-    pixels = masked.expand_as(patches)
-    pixels = unpatchify(pixels, embed.patch_size, embed.grid_size)[:, :1]  # (B, 1, H, W)
-    return Reconstruction(
-        original=original.cpu(),
-        filled=normalize.invert(filled).clamp(0, 1).cpu(),
-        hidden=pixels.cpu(),
-        from_normalized=model.norm_pix_loss,
-    )
+    return normalize.invert(filled).clamp(0, 1).cpu()
 
 
 def estimate_statistics(

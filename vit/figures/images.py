@@ -40,14 +40,16 @@ def reconstruction_figure(
     Args:
         original: (B, C, H, W) from 0 to 1.
         filled: (B, C, H, W), the images as the model reconstructs them.
-        hidden: bool (B, 1, H, W), True where masked.
+        hidden: bool (B, rows, columns), True for masked patches.
         labels: B names for the columns; may be empty strings.
         subtitle: model, data, mask, and the source of the brightness of masked patches.
     """
     # Up to seven images fill the width; with more, they shrink to 90 dots
     size = tile_size(original.shape[2:], min(max(1050 / len(original), 90), 150))
     pixels = image_bytes(original)
-    masked = np.where(hidden.permute(0, 2, 3, 1).numpy(), as_bytes(COLOURS.absent), pixels)
+    patch = np.array(original.shape[2:]) // hidden.shape[1:]
+    covered = np.kron(hidden.numpy(), np.ones((1, *patch), bool))[..., None]
+    masked = np.where(covered, as_bytes(COLOURS.absent), pixels)
     rows = [[*map(Tile, resized(pixels, size), labels)]]
     for pictures in (masked, image_bytes(filled)):
         rows.append([*map(Tile, resized(pictures, size))])

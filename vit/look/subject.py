@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
 from PIL import Image
@@ -24,9 +24,6 @@ from vit.interpret.geometry import Geometry, geometry_of
 from vit.mae import Model
 from vit.masking import Mask, mask_from_noise, num_keep
 from vit.weights import Origin
-
-if TYPE_CHECKING:
-    from vit.evaluation.reconstruction import Reconstruction
 
 # The most tokens in a batch, and attention weights of one layer; more would only take memory
 MAX_TOKENS = 8192
@@ -198,8 +195,8 @@ class ModelWithImages:
         nearest = candidates.flatten(1).argmin(1)  # (B,)
         return [divmod(number, columns) for number in nearest.tolist()]
 
-    def fill_in(self) -> Reconstruction:
-        """Return the images with their masked patches reconstructed by the model's decoder."""
+    def fill_in(self) -> Tensor:
+        """Return the images with their masked patches reconstructed: float32 (B, C, H, W)."""
         # reconstruction imports modules that a map does not need
         from vit.evaluation.reconstruction import reconstruct
 

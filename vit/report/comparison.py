@@ -9,7 +9,7 @@ from pathlib import Path
 
 from vit.config import Config, flat_settings, spelled
 from vit.errors import RunError, one_line
-from vit.metrics import MEASURES, Measure, usual_scores
+from vit.metrics import MEASURES, Measure
 from vit.report.record import RunRecord, read_run, tested_images_of
 
 TARGET = {
@@ -104,15 +104,17 @@ def scores_of(run: RunRecord, targets: Collection[str]) -> dict[str, tuple[Measu
     Losses of runs that differ in `targets`, some of TARGET, stand in columns of their own.
     """
     scores = {}
-    for (method, key), value in usual_scores(run.scores).items():
-        measure = MEASURES[method, key]
+    for (method, key), measure in MEASURES.items():
+        row = run.scores.get(method, [{}])[0]
+        if key not in row:
+            continue
         name = measure.short
         if method == "knn":
-            name += f", {run.scores[method][0]['geometry']}"
+            name += f", {row['geometry']}"
         if method == "reconstruction":
             for setting in sorted(targets):
                 name += f", {setting} {spelled(run.settings[setting])}"
-        scores[name] = (measure, value)
+        scores[name] = (measure, row[key])
 
     # A probe belongs to the run if it saw the run's images, and all their labels
     for results in run.results.values():
@@ -121,6 +123,9 @@ def scores_of(run: RunRecord, targets: Collection[str]) -> dict[str, tuple[Measu
         for row in results["scores"].get("linear", []):
             measure = MEASURES["linear", "accuracy"]
             name = f"{measure.short}, {'any' if settings['every_layer'] else 'last'} layers"
+            # `vit evaluate` decides this by itself
+            if settings.get("cross_validate"):
+                name += ", cross-validated"
             if same_images and settings["labels"] == 1:
                 scores.setdefault(name, (measure, row["accuracy"]))
     return scores

@@ -2,46 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 from vit.figures import Curve
-from vit.metrics import BASELINES, MAIN, MEASURES, Scores
+from vit.metrics import BASELINES, MAIN, MEASURES
+from vit.report.record import RunRecord
 from vit.training.callbacks import VALIDATION
 from vit.training.objectives import CLASSES, Objective
 
-IN_TRAINING = {
-    ("reconstruction", "loss"): "loss",
-    ("head", "cross_entropy"): "loss",
-    ("head", "accuracy"): "train_accuracy",
-}
-"""What a step logs, on augmented images, of the scores in VALIDATION: by method and measure."""
 
-
-def curves_of(
-    settings: Mapping[str, Any],
-    data: Mapping[str, Any],
-    scores: Scores,
-    metrics: Sequence[Mapping[str, Any]],
-) -> list[Curve]:
+def curves_of(record: RunRecord) -> list[Curve]:
     """Return the curves of a run besides learning rate and gradient norm.
 
     Curves measured only on held-out images are left out for a run without any.
-
-    Args:
-        settings: by "section.key".
-        data: `Dataset.facts`; empty if unknown.
-        scores: what was measured at the end; empty if the run is not finished.
-        metrics: lines of metrics.jsonl.
     """
-    tested_on = data.get("tested_on", "test images").replace("training ", "")
-    contrast = settings["reconstruct.contrast"]
-    methods = CLASSES.get(settings["train.objective"], Objective).measures
+    tested_on = record.tested_on.replace("training ", "")
+    contrast = record.settings["reconstruct.contrast"]
+    methods = CLASSES.get(record.settings["train.objective"], Objective).measures
     curves = []
-    for val_key, method, score in VALIDATION:
-        key = IN_TRAINING.get((method, score), "")
+    for method, score, val_key, key in VALIDATION:
         # a curve of held-out images alone needs a run that has measured them
-        is_known = key or any(val_key in line for line in metrics)
+        is_known = key or any(val_key in line for line in record.metrics)
         if method not in methods or not is_known:
             continue
         # with a contrast, the loss of a step is a sum
@@ -50,8 +29,8 @@ def curves_of(
 
         # the score at the end, and its baselines
         lines = {}
-        if method in scores:
-            row = scores[method][0]
+        if method in record.scores:
+            row = record.scores[method][0]
             lines[f"{tested_on} at the end"] = row[score]
             if score == MAIN[method]:
                 lines |= {BASELINES[name]: value for name, value in row["baselines"].items()}
@@ -62,8 +41,8 @@ def curves_of(
     # the accuracy of finding an image's other view, and that of a guess
     if contrast:
         lines = {}
-        if data:
-            views = 2 * min(settings["train.batch_size"], data["train_images"])
+        if record.data:
+            views = 2 * min(record.settings["train.batch_size"], record.data["train_images"])
             lines["chance"] = 1 / (views - 1)
         title = "accuracy of finding the other view in the batch"
         curves.insert(1, Curve(title, "pair_accuracy", lines=lines, share=True))

@@ -17,7 +17,7 @@ from vit.atomic import make_folder, write_text
 from vit.config import PRESETS, Config, flat_settings, pair, spelled
 from vit.errors import RunError, plural
 from vit.figures.document import data_uri, render_page
-from vit.metrics import score_lines
+from vit.metrics import mistakes_of, score_lines
 from vit.report.curves import curves_of
 from vit.report.record import RunRecord, tested_images_of
 from vit.report.scores import (
@@ -25,7 +25,6 @@ from vit.report.scores import (
     confused_classes,
     duration,
     key_scores,
-    mistakes_of,
 )
 from vit.runs import __version__
 
@@ -88,7 +87,7 @@ def report_page(record: RunRecord, out: Path | None = None) -> str:
         patch=patch,
         key_scores=key_scores(record),
         charts=charts_of(record),
-        mistakes=mistakes_of(record),
+        mistakes=mistakes_of(record.scores),
         confused=confused_classes(record),
         shown=pictures_of(record),
         explore=explore,
@@ -112,9 +111,8 @@ def pictures_of(record: RunRecord) -> dict[str, str]:
 
     # A run that is not finished has curves already
     if not pictures["curves"] and record.metrics:
-        curves = curves_of(record.settings, record.data, record.scores, record.metrics)
         subtitle = f"{record.epochs:.1f} of {plural(record.settings['train.epochs'], 'epoch')}"
-        figure = draw.curves_figure(record.metrics, curves, "Training curves", subtitle)
+        figure = draw.curves_figure(record.metrics, curves_of(record), "Training curves", subtitle)
         pictures["curves"] = data_uri(draw.png_of(figure))
     return pictures
 

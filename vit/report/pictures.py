@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -13,17 +12,17 @@ from vit.config import flat_settings
 from vit.data import ImageSet
 from vit.errors import plural
 from vit.evaluation.classification import read_confusion
-from vit.evaluation.reconstruction import fixed_mask, reconstruct
+from vit.evaluation.reconstruction import fixed_mask
 from vit.figures.classification import MOST_DRAWN
 from vit.figures.dynamics import QUANTITIES
 from vit.interpret.geometry import usual_query
 from vit.look.datasets import of_sets
 from vit.look.panels import head_panels
 from vit.look.subject import ModelWithImages
-from vit.mae import MaskedAutoencoder
-from vit.metrics import MEASURES, Row, Scores
+from vit.metrics import MEASURES, Row
 from vit.report.curves import curves_of
-from vit.runs import RunFiles, read_metrics
+from vit.report.record import RunRecord
+from vit.runs import RunFiles
 from vit.training.dynamics import read_dynamics
 from vit.training.run import Run
 
@@ -44,14 +43,10 @@ MATRICES: dict[str, tuple[str, ...]] = {
 """The lines of dynamics.png, and the matrices that each is the mean of."""
 
 
-def draw_pictures(run: Run, folder: RunFiles, scores: Scores) -> None:
-    """Draw the figures of a run into its folder.
-
-    Args:
-        run: at its last step.
-        folder: with metrics.jsonl, and perhaps dynamics.jsonl.
-        scores: what was measured at the end.
-    """
+def draw_pictures(run: Run) -> None:
+    """Draw the figures of a finished run into its folder."""
+    folder = run.folder
+    assert folder is not None
     epochs = plural(run.config.train.epochs, "epoch")
     training = f"{epochs} on {plural(len(run.data.train), 'image')}"
     # data, images and epochs, below the title of every figure
@@ -60,15 +55,15 @@ def draw_pictures(run: Run, folder: RunFiles, scores: Scores) -> None:
         draw_reconstructions(run, folder, caption)
     if "head" in run.objective.measures:
         about = f"{caption} · accuracy"
-        draw_classification(scores["head"][0], run.data.test, folder.path, about)
+        row = run.summary["scores"]["head"][0]
+        draw_classification(row, run.data.test, folder.path, about)
     draw_attention(run, folder, caption)
 
     # the course of the training
     seed = f"seed {run.config.train.seed}"
-    metrics = read_metrics(folder.metrics)
-    settings = flat_settings(run.config.to_dict())
-    curves = curves_of(settings, run.data.facts, scores, metrics)
-    figure = draw.curves_figure(metrics, curves, "Training curves", f"{caption} · {seed}")
+    record = RunRecord(folder, flat_settings(run.config.to_dict()), run.summary)
+    about = f"{caption} · {seed}"
+    figure = draw.curves_figure(record.metrics, curves_of(record), "Training curves", about)
     draw.save_figure(figure, folder.curves)
     if folder.dynamics.exists():
         draw_dynamics(folder, f"{run.data.name} · {training} · {seed}")
@@ -79,22 +74,19 @@ def draw_reconstructions(run: Run, folder: RunFiles, caption: str) -> None:
     # Masks that are always the same
     mask = run.config.mask
     test = run.data.test
-    images = test.subset(test.showcase(RECONSTRUCTED))
+    images = of_sets(run.data, [("test", test, test.showcase(RECONSTRUCTED))])
     fixed = fixed_mask(mask.kind, 0, len(images), run.config.model.grid_size, mask.ratio)
-    model = cast(MaskedAutoencoder, run.result)
-    result = reconstruct(model, images.images[:], run.normalize, fixed, run.compute)
+    subject = ModelWithImages(run.result, images, fixed)
 
-    masked = int(fixed.mask[0].sum())
-    patches = fixed.mask.shape[1]
-    caption += f" · {mask.kind} mask, {masked} of {patches} patches masked"
-    if result.from_normalized:
+    caption += f" · {mask.kind} mask, {subject.mask_caption}"
+    if run.result.norm_pix_loss:
         caption += (
             " · the model predicts normalised patches: brightness and contrast are estimated from"
             " the visible patches around"
         )
     title = "Reconstructions of masked patches"
     figure = draw.reconstruction_figure(
-        result.original, result.filled, result.hidden, images.label_names, title, caption
+        subject.images, subject.fill_in(), subject.masked, subject.names, title, caption
     )
     draw.save_figure(figure, folder.reconstructions)
 

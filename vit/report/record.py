@@ -10,8 +10,8 @@ from typing import Any
 
 from vit.config import OBJECTIVES, Config, flat_settings
 from vit.errors import RunError, plural
-from vit.metrics import usual_scores
-from vit.runs import RunFiles, read_mapping, read_metrics, read_sample_facts
+from vit.metrics import MEASURES
+from vit.runs import RunFiles, read_mapping, read_metrics
 
 NOT_COMPARED = ("train.seed", "data.fallback")
 """Settings that runs in one row may differ in; the images that a fallback gave are compared."""
@@ -19,7 +19,7 @@ NOT_COMPARED = ("train.seed", "data.fallback")
 
 @dataclass(frozen=True)
 class RunRecord:
-    """The contents of a run folder; metrics and sample images are read at first use.
+    """The contents of a run folder; metrics and the facts on its data are read at first use.
 
     Attributes:
         files: where everything is.
@@ -55,7 +55,12 @@ class RunRecord:
     @property
     def usual_scores(self) -> dict[str, float]:
         """The score of each method's first row, by "method.measure"."""
-        return {".".join(name): value for name, value in usual_scores(self.scores).items()}
+        scores = {}
+        for method, key in MEASURES:
+            row = self.scores.get(method, [{}])[0]
+            if key in row:
+                scores[f"{method}.{key}"] = row[key]
+        return scores
 
     @cached_property
     def metrics(self) -> list[dict[str, Any]]:
@@ -63,17 +68,10 @@ class RunRecord:
         return read_metrics(self.files.metrics)
 
     @cached_property
-    def samples(self) -> dict[str, Any]:
-        """What is known of the images that the run keeps; empty if their file is missing."""
-        if not self.files.showcase.exists():
-            return {}
-        return read_sample_facts(self.files.showcase)
-
-    @property
     def data(self) -> dict[str, Any]:
-        """`vit.data.Dataset.facts`, from the summary or the sample images; empty without them."""
-        # The summary comes at the end of a run, the sample images at its start
-        return dict(self.summary.get("data") or self.samples.get("data", {}))
+        """`vit.data.Dataset.facts`, from the summary, else from data.json; empty without both."""
+        # The summary comes at the end of a run, data.json at its start
+        return dict(self.summary.get("data") or read_mapping(self.files.data))
 
     @property
     def tested_on(self) -> str:

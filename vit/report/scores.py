@@ -10,9 +10,9 @@ from vit.metrics import (
     MAIN,
     MEASURES,
     write_baselines,
-    write_mistake,
 )
 from vit.report.record import RunRecord
+from vit.runs import read_mapping
 
 MIXED_UP = 5
 """Pairs of classes to name as most often confused."""
@@ -90,12 +90,6 @@ def charts_of(record: RunRecord) -> list[tuple[str, list[Bar]]]:
     return charts
 
 
-def mistakes_of(record: RunRecord) -> list[tuple[str, str, str, str]]:
-    """Return the most confident mistakes: file, class, prediction, confidence."""
-    rows = record.scores.get("head", [])
-    return [write_mistake(mistake) for row in rows[:1] for mistake in row.get("mistakes", [])]
-
-
 def confused_classes(record: RunRecord) -> list[tuple[str, str, str]]:
     """Return the pairs of classes with the most mistakes: class, prediction, "3 of 4" images."""
     if "head" not in record.scores:
@@ -106,9 +100,9 @@ def confused_classes(record: RunRecord) -> list[tuple[str, str, str]]:
     counts = table.values()
     images = table.sum(1).to_dense()  # (classes,)
 
-    # The names of the classes travel with the sample images
+    # The names of the classes stand beside the model
     numbered = [f"class {number}" for number in range(len(table))]
-    names = record.samples.get("class_names", numbered)
+    names = read_mapping(record.files.model_config).get("class_names", numbered)
     wrong = (labels != predicted).nonzero()[:, 0]
     order = counts[wrong].argsort(descending=True, stable=True)
     pairs = []

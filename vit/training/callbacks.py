@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import torch
-from safetensors.torch import save
 
 from vit.atomic import make_folder, replacing
-from vit.data import Dataset
 from vit.device import device_name
 from vit.errors import one_line, plural
 from vit.machine import versions
@@ -28,15 +26,14 @@ from vit.weights import weights_hash
 
 SECONDS_BETWEEN_LOSSES = 0.5
 """Pause between two readings of the loss on a terminal, each of which waits for the GPU."""
-SAMPLES = 10
-"""How many images a run keeps; for CIFAR-10, one per class."""
 VALIDATION = (
-    ("val_loss", "reconstruction", "loss"),
-    ("val_loss", "head", "cross_entropy"),
-    ("val_accuracy", "head", "accuracy"),
-    ("val_knn_accuracy", "knn", "accuracy"),
+    ("reconstruction", "loss", "val_loss", "loss"),
+    ("head", "cross_entropy", "val_loss", "loss"),
+    ("head", "accuracy", "val_accuracy", "train_accuracy"),
+    ("knn", "accuracy", "val_knn_accuracy", ""),
 )
-"""The scores in metrics.jsonl: the name there, method and measure."""
+"""The scores in metrics.jsonl: method, measure and the name there; and what a step logs in its
+place, on augmented images; "" for nothing."""
 
 
 class MetricsFile(Callback):
@@ -107,8 +104,8 @@ class Validation(Callback):
         if steps_between == 0 or done.step % steps_between != 0:
             return None
         scores = self._measure(run)
-        line = {"step": done.step, "epoch": done.epoch}
-        for name, method, key in VALIDATION:
+        line = {}
+        for method, key, name, _ in VALIDATION:
             if method in scores:
                 line[name] = scores[method][0][key]
         return line
@@ -278,19 +275,3 @@ def summarize(
         "seed": config.train.seed,
         "versions": versions(),
     }
-
-
-def save_samples(data: Dataset, path: Path) -> None:
-    """Keep some test images, spread over the classes, which the run's figures show.
-
-    `vit.runs.read_sample_facts` reads what is known of them.
-    """
-    samples = data.test.subset(data.test.showcase(SAMPLES))
-    text = {
-        "labels": samples.label_names,
-        "class_names": list(samples.class_names),
-        "data": data.facts,
-    }
-    images = {"images": samples.images[:].contiguous()}
-    with replacing(path) as temporary:
-        temporary.write_bytes(save(images, metadata={"showcase": json.dumps(text)}))

@@ -57,8 +57,8 @@ class Step:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The step's values for a line of metrics.jsonl."""
-        line = {"step": self.step, "epoch": self.epoch, **self._read, "lr": self.lr}
+        """The step's values for a line of metrics.jsonl, to which `log` adds where it stands."""
+        line = {**self._read, "lr": self.lr}
         del line["first_bad"]
         # after the learning rate; a gradient that has overflowed in float16 has none
         norm = line.pop("grad_norm")
