@@ -241,7 +241,7 @@ def _peer(job: Job) -> Contestant:
 def _vit_pytorch(job: Job) -> nn.Module:
     import vit_pytorch
 
-    size = job.config().model.dimensions
+    size = job.config().model.filled
     vit = vit_pytorch.ViT(
         # with "cls", the default, MAE fails in 1.26: its position table has lost a dimension
         pool="mean",
@@ -267,7 +267,7 @@ def _vit_pytorch(job: Job) -> nn.Module:
 def _transformers(job: Job) -> nn.Module:
     import transformers
 
-    size = job.config().model.dimensions
+    size = job.config().model.filled
     config = transformers.ViTMAEConfig(  # type: ignore[call-arg]
         image_size=job.image_size,
         patch_size=job.patch,

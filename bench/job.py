@@ -106,7 +106,7 @@ class Job:
         )
 
     def __str__(self) -> str:
-        size = self.config().model.dimensions
+        size = self.config().model.filled
         encoder = f"encoder {size['embed_dim']} x {size['depth']} x {size['num_heads']}"
         work = f"decoder {self.decoder_dim} x {self.decoder_depth}, {self.mask_ratio:.0%} masked"
         if self.labels:

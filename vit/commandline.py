@@ -17,7 +17,7 @@ from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin
 
-from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from vit.config import (
     BUILT_IN,
@@ -25,10 +25,11 @@ from vit.config import (
     Config,
     FolderName,
     NonNegative,
+    Pair,
     Settings,
+    Several,
     Whole,
     reason,
-    several,
     spelled,
     user_path,
 )
@@ -100,15 +101,14 @@ def limit_spinning() -> None:
 
 
 Place = Annotated[FolderName, AfterValidator(user_path)]
-Numbers = Annotated[tuple[Whole, ...], Field(min_length=1), BeforeValidator(several)]
+Numbers = Annotated[Several[Whole], Field(min_length=1)]
 Seeds = Annotated[
-    tuple[NonNegative, ...],
+    Several[NonNegative],
     Field(min_length=1),
-    BeforeValidator(several),
     # a seed that is named twice would count as two
     AfterValidator(lambda seeds: tuple(dict.fromkeys(seeds))),
 ]
-Patch = Annotated[tuple[NonNegative, NonNegative], BeforeValidator(several)]
+Patch = Pair[NonNegative]
 Register = Annotated[str, Field(pattern=r"^register \d{1,4}$")]
 
 
@@ -208,18 +208,13 @@ class Parser(OneLineParser):
         for model in models:
             group = self.add_argument_group((model.__doc__ or "").partition("\n")[0].rstrip("."))
             for name, field in model.model_fields.items():
-                default = field.default if model.section else None
                 word = model.key(name) if model.section else name.replace("_", "-")
-                words: dict[str, Any] = {}
-                if name == "allow":
-                    words = {"nargs": "+", "action": "extend"}
                 place = usual if word in USUAL else group
                 place.add_argument(
                     f"--{word}",
                     default=argparse.SUPPRESS,
                     metavar=placeholder(field.annotation),
-                    help=explained(field.description or "", default),
-                    **words,
+                    help=explained(field.description or "", field.default),
                 )
 
     def read(self, argv: Sequence[str]) -> argparse.Namespace:
@@ -268,7 +263,7 @@ def add_option(
 def explained(sentence: str, default: Any) -> str:
     """Return a sentence for `--help`, on one line, with the default if it is a value."""
     text = " ".join(sentence.split())
-    if default not in (None, ..., []):
+    if default not in (None, ..., [], ()):
         text += f" (default: {spelled(default)})"
     return text.replace("%", "%%")
 

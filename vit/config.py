@@ -15,7 +15,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, NoReturn, Self, TypeVar, get_args
 
 import yaml
 from pydantic import (
@@ -30,7 +30,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from vit.errors import ConfigError, UserError, did_you_mean, quoted
+from vit.errors import ConfigError, did_you_mean, quoted
 
 Source = Literal["cifar10", "cifar100", "folder", "scenes", "dataset"]
 Device = Literal["auto", "cpu", "cuda", "mps"]
@@ -132,6 +132,9 @@ def _known_objective(name: str) -> str:
     return name
 
 
+T = TypeVar("T")
+Several = Annotated[tuple[T, ...], BeforeValidator(several)]
+Pair = Annotated[tuple[T, T], BeforeValidator(several)]
 Whole = Annotated[int, BeforeValidator(_number)]
 Number = Annotated[float, BeforeValidator(_number), AllowInfNan(False)]
 Positive = Annotated[Whole, Field(ge=1, lt=2**64)]
@@ -145,9 +148,9 @@ Within = Annotated[Number, Field(gt=0, lt=1)]
 # Larger sizes are mistakes, and would fill the memory before an error is raised
 Units = Annotated[Whole, Field(ge=1, le=65_536)]
 NoneOrMore = Annotated[Whole, Field(ge=0, le=10_000_000)]
-Size = Annotated[tuple[Units, Units], BeforeValidator(several)]
+Size = Pair[Units]
 Square = Annotated[tuple[Units, Units], BeforeValidator(pair)]
-Words = Annotated[tuple[str, ...], BeforeValidator(several)]
+Words = Several[str]
 PathName = Annotated[str, BeforeValidator(_path)]
 # A shell makes an empty name of a variable that is not set, and it would be the current folder
 FolderName = Annotated[str, Field(min_length=1), BeforeValidator(_path)]
@@ -172,7 +175,6 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
     section: ClassVar[str] = ""
-    refused_by: ClassVar[type[UserError]] = ConfigError
 
     def __init__(self, **values: Any):
         try:
@@ -181,43 +183,34 @@ class Settings(BaseModel):
             raise self._refused(values, error.errors(include_url=False)) from None
 
     @classmethod
-    def _refused(cls, values: Mapping[str, Any], problems: Sequence[ErrorDetails]) -> UserError:
+    def _refused(cls, values: Mapping[str, Any], problems: Sequence[ErrorDetails]) -> ConfigError:
         """Return the error of the first value that pydantic refused, in one line."""
         # A rule of this file, or a section, has raised its own error
         first = problems[0]
         cause = first.get("ctx", {}).get("error")
-        if isinstance(cause, UserError):
+        if isinstance(cause, ConfigError):
             return cause
 
         # A name that does not exist, with what may be meant
         name = str(first["loc"][0])
         if first["type"] == "extra_forbidden":
             hint = did_you_mean(name, cls.model_fields)
-            return cls.refused_by(cls.key(name), f"no such setting{hint}")
+            return ConfigError(cls.key(name), f"no such setting{hint}")
 
         # A value: for several types, the requirement of each
         same = [item for item in problems if item["loc"][0] == name]
         text = f"{quoted(values.get(name))} cannot be used; {reason(same)}"
-        return cls.refused_by(cls.key(name), text)
+        return ConfigError(cls.key(name), text)
 
     @classmethod
     def key(cls, name: str) -> str:
         """Return what a setting is called, with its section."""
         return f"{cls.section}.{name}".removeprefix(".")
 
-
-Rule = tuple[Settings, str, bool, str]
-"""Of settings that must fit each other: the section and name of one, whether it does not fit, and
-what is allowed."""
-
-
-def check(*rules: Rule) -> None:
-    """Refuse the first setting that does not fit others."""
-    for settings, name, is_wrong, allowed in rules:
-        if is_wrong:
-            value = getattr(settings, name)
-            text = f"{quoted(value)} cannot be used; {allowed}"
-            raise settings.refused_by(settings.key(name), text)
+    def refuse(self, name: str, allowed: str) -> NoReturn:
+        """Refuse a setting that does not fit others, and say what is allowed."""
+        text = f"{quoted(getattr(self, name))} cannot be used; {allowed}"
+        raise ConfigError(self.key(name), text)
 
 
 S = TypeVar("S", bound=Settings)
@@ -330,29 +323,23 @@ class ViTConfig(Settings):
     def _check(self) -> Self:
         height, width = self.image_size
         p, q = self.patch_size
-        has_whole_patches = height % p == 0 and width % q == 0
-        check(
-            (self, "patch_size", not has_whole_patches, f"it must divide {height} x {width}"),
-            # A token for the head to read
-            (
-                self,
-                "global_pool",
-                self.global_pool == "token" and not self.class_token,
-                f"there is no class token ({self.key('class_token')})",
-            ),
-            *self._rules_of_width("embed_dim", "num_heads", self.pos_embed == "sincos"),
-        )
+        if height % p or width % q:
+            self.refuse("patch_size", f"it must divide {height} x {width}")
+        # A token for the head to read
+        if self.global_pool == "token" and not self.class_token:
+            self.refuse("global_pool", f"there is no class token ({self.key('class_token')})")
+        self._check_heads("embed_dim", "num_heads")
+        width = self.filled["embed_dim"]
+        if self.pos_embed == "sincos" and width % 4:
+            self.refuse("embed_dim", f"{width} is no multiple of 4, for its sin-cos positions")
         return self
 
-    def _rules_of_width(self, name: str, heads: str, has_table: bool) -> tuple[Rule, Rule]:
-        """Return the rules for a width: a multiple of the heads, and of 4 for sin-cos positions."""
-        size = self.dimensions
-        shared = f"{size[name]} is no multiple of {self.key(heads)}, which is {size[heads]}"
-        quartered = f"{size[name]} is no multiple of 4, for its sin-cos positions"
-        return (
-            (self, name, size[name] % size[heads] > 0, shared),
-            (self, name, has_table and size[name] % 4 > 0, quartered),
-        )
+    def _check_heads(self, name: str, heads: str) -> None:
+        """Refuse a width that is no multiple of its heads."""
+        size = self.filled
+        if size[name] % size[heads]:
+            problem = f"{size[name]} is no multiple of {self.key(heads)}, which is {size[heads]}"
+            self.refuse(name, problem)
 
     @property
     def hidden_dim(self) -> int:
@@ -367,9 +354,9 @@ class ViTConfig(Settings):
         return height // p, width // q
 
     @property
-    def dimensions(self) -> dict[str, int]:
-        """Width, depth and heads."""
-        return {name: getattr(self, name) for name in ("embed_dim", "depth", "num_heads")}
+    def filled(self) -> dict[str, Any]:
+        """All values by name."""
+        return dict(self)
 
 
 class DecoderConfig(Settings):
@@ -445,7 +432,7 @@ class AugmentConfig(Settings):
     # The crop
     crop: Literal["resized", "pad", "none"] = "resized"
     """resized: random resized crop; pad: random shift within a padded border"""
-    crop_scale: Annotated[tuple[Share, Share], BeforeValidator(several)] = (0.2, 1.0)
+    crop_scale: Pair[Share] = (0.2, 1.0)
     """with crop resized: smallest and largest fraction of the area"""
     flip: Probability = 0.5
     """probability of a horizontal flip"""
@@ -492,7 +479,7 @@ class ModelConfig(ViTConfig):
     always has the fixed one)"""
 
     # The decoder
-    decoder_dim: Units | None = None
+    decoder_dim: Annotated[Units, Field(multiple_of=4)] | None = None
     """width of the decoder's tokens, a multiple of 4 and of decoder_heads; null: from the preset"""
     decoder_depth: Units | None = None
     """number of decoder layers; null: from the preset"""
@@ -506,23 +493,23 @@ class ModelConfig(ViTConfig):
 
     @model_validator(mode="after")
     def _check_decoder(self) -> Self:
-        check(*self._rules_of_width("decoder_dim", "decoder_heads", has_table=True))
+        self._check_heads("decoder_dim", "decoder_heads")
         return self
 
     @property
-    def dimensions(self) -> dict[str, int]:
-        """Width, depth and heads of encoder and decoder: as given, else from the preset."""
-        chosen = {name: value for name, value in self if name in SIZES and value is not None}
-        return PRESETS[self.preset] | chosen
+    def filled(self) -> dict[str, Any]:
+        """All settings by name; what is null is that of the preset, if it has one."""
+        given = {name: value for name, value in self if value is not None}
+        return dict(self) | PRESETS[self.preset] | given
 
     def vit_config(self, **derived: Any) -> ViTConfig:
         """Return the encoder's architecture; `derived` are fields that the objective decides."""
-        values = dict(self) | self.dimensions | derived
+        values = self.filled | derived
         return ViTConfig(**{key: values[key] for key in ViTConfig.model_fields if key in values})
 
     def decoder_config(self) -> DecoderConfig:
         """Return the decoder's architecture; its layers are like the encoder's."""
-        size = self.dimensions
+        size = self.filled
         return DecoderConfig(
             dim=size["decoder_dim"], depth=size["decoder_depth"], num_heads=size["decoder_heads"]
         )
@@ -596,7 +583,7 @@ class OptimConfig(Settings):
     weight_decay: NonNegativeFloat = 0.05
     """decoupled weight decay of the weight matrices; not applied to norms, biases, tokens,
     positions"""
-    betas: Annotated[tuple[BelowOne, BelowOne], BeforeValidator(several)] = (0.9, 0.95)
+    betas: Pair[BelowOne] = (0.9, 0.95)
     """AdamW's decay rates for the averages of the gradient and of its square"""
     layer_decay: Share = 1.0
     """learning rate of each layer as a fraction of the next layer's, for fine-tuning; 1: the same
@@ -665,7 +652,7 @@ class RunConfig(Settings):
     at the end"""
     knn_images: NonNegative = 50_000
     """pretraining: number of training images among which k-NN searches; 0: all"""
-    track: Annotated[tuple[Tracker, ...], BeforeValidator(several)] = ()
+    track: Several[Tracker] = ()
     """write the metrics to TensorBoard or Weights & Biases too; install the extra: pip install -e
     '.[wandb]'"""
 
@@ -709,7 +696,7 @@ def config_file(name: str | os.PathLike[str]) -> Path:
     """
     path = user_path(name)
     shipped = CONFIGS / f"{path.name.removesuffix('.yaml')}.yaml"
-    if not path.exists() and path.parent in (Path(), Path("configs")) and shipped.exists():
+    if not path.is_file() and path.parent in (Path(), Path("configs")) and shipped.exists():
         return shipped
     return path
 
@@ -724,7 +711,7 @@ def read_settings(*names: str | os.PathLike[str]) -> dict[str, Any]:
     for path in map(config_file, names):
         try:
             sections = yaml.safe_load(path.read_bytes())
-        except (OSError, yaml.YAMLError) as error:
+        except (OSError, ValueError, yaml.YAMLError) as error:
             raise ConfigError("config", f"cannot read {path}: {error}") from error
         if not isinstance(sections, dict):
             raise ConfigError(
@@ -761,47 +748,28 @@ class Config(Settings):
         epochs = self.train.epochs
         contrasts = self.reconstruct.contrast > 0
         learns_labels = OBJECTIVES[self.train.objective].labels
-        check(
-            (
-                self.optim,
-                "warmup_epochs",
-                self.optim.warmup_epochs > epochs,
-                f"at most train.epochs, which is {epochs}",
-            ),
-            # A contrastive loss compares two views with a whole batch
-            (
-                self.reconstruct,
-                "contrast",
-                contrasts and self.run.grad_accum_steps > 1,
-                "it compares the images of a batch: leave run.grad_accum_steps out",
-            ),
-            (
-                self.augment,
-                "views",
-                contrasts and self.augment.views != 2,
-                "reconstruct.contrast needs two views per image",
-            ),
-            # Settings that would use the test images too early, or do nothing
-            (
-                self.run,
+        if self.optim.warmup_epochs > epochs:
+            self.optim.refuse("warmup_epochs", f"at most train.epochs, which is {epochs}")
+        # A contrastive loss compares two views with a whole batch
+        if contrasts and self.run.grad_accum_steps > 1:
+            self.reconstruct.refuse(
+                "contrast", "it compares the images of a batch: leave run.grad_accum_steps out"
+            )
+        if contrasts and self.augment.views != 2:
+            self.augment.refuse("views", "reconstruct.contrast needs two views per image")
+        # Settings that would use the test images too early, or do nothing
+        if self.run.val_every > 0 and self.data.val_size == 0:
+            self.run.refuse(
                 "val_every",
-                self.run.val_every > 0 and self.data.val_size == 0,
                 "the test images are used once, at the end; hold out training images with"
                 " data.val_size",
-            ),
-            (
-                self.data,
-                "labels",
-                self.data.labels < 1 and not learns_labels,
-                "pretraining uses no labels; to use fewer images, set data.limit",
-            ),
-            (
-                self.augment,
-                "views",
-                self.augment.views > 1 and learns_labels,
-                "only pretraining uses several views",
-            ),
-        )
+            )
+        if self.data.labels < 1 and not learns_labels:
+            self.data.refuse(
+                "labels", "pretraining uses no labels; to use fewer images, set data.limit"
+            )
+        if self.augment.views > 1 and learns_labels:
+            self.augment.refuse("views", "only pretraining uses several views")
         return self
 
     @property

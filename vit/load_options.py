@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from vit.config import (
     NoneOrMore,
     Number,
     Probability,
     Settings,
+    Several,
     Share,
     Size,
     Units,
     Within,
     Words,
-    check,
-    several,
 )
-from vit.errors import CheckpointError
 
 Std = Annotated[Number, Field(ge=1e-9, le=1)]
 Name = Annotated[str, Field(min_length=1)]
@@ -31,8 +29,6 @@ class LoadOptions(Settings):
     These are keyword arguments of `vit.checkpoints.load_model`, and options of every command that
     takes a checkpoint.
     """
-
-    refused_by = CheckpointError
 
     # Architecture and size
     part: Literal["encoder"] | None = None
@@ -57,9 +53,9 @@ class LoadOptions(Settings):
     """whether the decoder predicts normalised patches"""
     norm_eps: Within | None = None
     """eps of all norms, if the checkpoint does not say"""
-    mean: Annotated[tuple[Probability, ...], BeforeValidator(several)] | None = None
+    mean: Several[Probability] | None = None
     """mean of each channel, for pixels from 0 to 1, e.g. 0.5,0.5,0.5; needs std"""
-    std: Annotated[tuple[Std, ...], BeforeValidator(several)] | None = None
+    std: Several[Std] | None = None
     """standard deviation of each channel, for pixels from 0 to 1; needs mean"""
     crop_share: Share | None = None
     """fraction of each side to keep in the centre crop (timm's crop_pct)"""
@@ -76,7 +72,8 @@ class LoadOptions(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        pairs = len(self.mean or ()) == len(self.std or ()) and () not in (self.mean, self.std)
-        allowed = f"with std {self.std}; both are numbers, one per channel: 0.5,0.5,0.5"
-        check((self, "mean", not pairs, allowed))
+        has_pairs = len(self.mean or ()) == len(self.std or ())
+        if not has_pairs or () in (self.mean, self.std):
+            allowed = f"with std {self.std}; both are numbers, one per channel: 0.5,0.5,0.5"
+            self.refuse("mean", allowed)
         return self

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from vit.config import CONFIGS, Config, config_file, flat_settings, read_settings
 from vit.errors import ConfigError, RunError
@@ -19,8 +16,6 @@ __version__ = "0.1.0"
 """The version of this package, written into runs and pages."""
 QUICKSTART = CONFIGS / "quickstart.yaml"
 RUN_CONFIG = "config.yaml"
-WRITTEN_BY = "# written by version "
-"""The comment in a run's config.yaml that names the version of this package."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +26,6 @@ class TrainCommand:
         config: all settings.
         out: run folder.
         resume: whether to continue the run in it.
-        program: what the user calls it.
         named: keys of the settings that the command line names.
         requested: of a resumed run, its settings with those of `--config`, for `refuse_conflicts`.
     """
@@ -39,7 +33,6 @@ class TrainCommand:
     config: Config
     out: Path
     resume: bool
-    program: str = "python train.py"
     named: frozenset[str] = frozenset()
     requested: Config | None = None
 
@@ -49,7 +42,6 @@ def train_command(
     settings: Mapping[str, Any],
     out: Path | None = None,
     resume: bool = False,
-    program: str = "python train.py",
 ) -> TrainCommand:
     """Return a training run.
 
@@ -61,7 +53,6 @@ def train_command(
         settings: by "section.key"; they win over the files.
         out: run folder; by default runs/ and the name of the last file.
         resume: whether to continue the run in `out`.
-        program: what the user calls it.
     """
     in_files = read_settings(*files)
     folder = out or Path("runs") / run_name(files)
@@ -71,12 +62,12 @@ def train_command(
         saved = flat_settings(config_of_run(folder).to_dict())
         config = Config.from_settings(saved, settings)
         requested = Config.from_settings({**saved, **in_files}, settings)
-        return TrainCommand(config, folder, True, program, requested=requested)
+        return TrainCommand(config, folder, True, requested=requested)
 
     if not files:
         in_files = read_settings(QUICKSTART)
     config = Config.from_settings(in_files, settings)
-    return TrainCommand(config, folder, False, program, frozenset(settings))
+    return TrainCommand(config, folder, False, frozenset(settings))
 
 
 def run_name(files: Sequence[str]) -> str:
@@ -98,15 +89,8 @@ def config_of_run(out: Path) -> Config:
     try:
         return Config.read(saved)
     except ConfigError as error:
-        written = re.search(f"^{WRITTEN_BY}(.*)$", saved.read_text(errors="replace"), re.MULTILINE)
-        version = "an earlier version"
-        if written:
-            version = f"version {written[1]}"
-        # a file that was edited, or an objective of one's own
-        if version == f"version {__version__}":
-            raise
-        problem = f"{version} of this program has written {saved}; continue the run with that one"
-        raise ConfigError("--resume", f"{problem} ({error})") from error
+        # another version's, which its first lines name, or one that was edited
+        raise ConfigError("--resume", f"{saved}: {error}") from error
 
 
 class RunFiles:
@@ -178,13 +162,12 @@ CONTENTS = {
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """Return the mapping in a YAML (.yaml) or JSON file; empty if there is no file."""
+    """Return the mapping in a JSON file; empty if there is no file."""
     if not path.is_file():
         return {}
-    parse = yaml.safe_load if path.suffix == ".yaml" else json.loads
     try:
-        value = parse(path.read_text(encoding="utf-8"))
-    except (ValueError, yaml.YAMLError) as problem:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as problem:
         raise RunError(f"{path} is damaged: {problem}") from problem
     if not isinstance(value, dict):
         raise RunError(f"{path} is damaged: keys and values are expected")

@@ -26,7 +26,6 @@ from vit.machine import choose_device
 from vit.mae import Model
 from vit.progress import say
 from vit.runs import (
-    WRITTEN_BY,
     TrainCommand,
     __version__,
     config_of_run,
@@ -236,9 +235,8 @@ def set_up(
 
     # the folder, and the callbacks that write to it at once; a longer run continues from before the
     # learning-rate decay of the shorter one
-    settings = (
-        f"# trained on {one_line(data.description)}\n{WRITTEN_BY}{__version__}\n{config.to_yaml()}"
-    )
+    settings = f"# trained on {one_line(data.description)}\n"
+    settings += f"# written by version {__version__}\n{config.to_yaml()}"
     if not command.resume:
         folder.begin(settings)
     else:

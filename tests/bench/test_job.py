@@ -16,7 +16,7 @@ TWO = replace(MICRO, decoder_depth=2)
 def products_by_hand(job: Job) -> int:
     """FLOPs of the products with weights for an image: forward, to the weight, and but for the first layer to the input."""
     model, patches = job.config().model, (job.image_size // job.patch) ** 2
-    size, values, prefix = model.dimensions, 3 * job.patch**2, int(job.class_token)
+    size, values, prefix = model.filled, 3 * job.patch**2, int(job.class_token)
     visible = patches if job.labels else num_keep(patches, job.mask_ratio)
     stacks = [(visible + prefix, size["depth"], size["embed_dim"])]
     flops = 2 * 2 * visible * values * size["embed_dim"]
@@ -45,7 +45,7 @@ def products_by_hand(job: Job) -> int:
 def test_arithmetic_is_that_of_the_layers(change):
     job = replace(TWO, **change)
     size, patches, prefix = (
-        job.config().model.dimensions,
+        job.config().model.filled,
         (job.image_size // job.patch) ** 2,
         int(job.class_token),
     )

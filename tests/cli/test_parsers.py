@@ -22,7 +22,7 @@ def read(line: str, command: str = "attention"):
     [
         ("--layer -2 --head=1 --query 3,4", {"layer": -2, "head": 1, "query": (3, 4)}),
         ("--layer all --overlay", {"layer": "all", "head": "all", "overlay": True}),
-        ("--allow head.* a --allow b,c", {"allow": ["head.*", "a", "b,c"]}),
+        ("--allow head.*,a", {"allow": "head.*,a"}),
         ("a.jpg --seed 3 b.jpg", {"images": ["a.jpg", "b.jpg"], "seed": 3}),
         ("-- -a.jpg --layer", {"images": ["-a.jpg", "--layer"], "layer": None}),
         ("--root=~/data --branch=~", {"root": Path("/home/me/data"), "branch": "~"}),
@@ -40,7 +40,7 @@ def test_several_numbers_are_one_word():
 
 
 def test_the_loading_options_read_their_words():
-    words = "--image-size 32 --norm-pix-loss false --std 1,1e-1 --mean 0.5,0.5 --allow a b"
+    words = "--image-size 32 --norm-pix-loss false --std 1,1e-1 --mean 0.5,0.5 --allow a,b"
     expected = dict(
         image_size=32, norm_pix_loss=False, mean=(0.5, 0.5), std=(1, 0.1), allow=("a", "b")
     )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vit.errors import RunError
+from vit.errors import RunError, UserError
 from vit.report.record import read_run
 
 
@@ -12,5 +12,5 @@ def test_a_damaged_file_is_named(tmp_path, file, content):
         read_run(tmp_path)
     (tmp_path / "config.yaml").write_text("{}")
     (tmp_path / file).write_text(content)
-    with pytest.raises(RunError, match=str(tmp_path / file)):
+    with pytest.raises(UserError, match=str(tmp_path / file)):
         read_run(tmp_path)

@@ -415,4 +415,4 @@ def command_parser(name: str, prog: str = "") -> Parser:
 def command_of(options: argparse.Namespace) -> TrainCommand:
     """Return the training run that the options of `train` ask for."""
     settings = given_settings(options)
-    return train_command(options.config, settings, options.out, options.resume, options.program)
+    return train_command(options.config, settings, options.out, options.resume)

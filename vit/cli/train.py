@@ -56,7 +56,7 @@ def run(options: Namespace) -> int:
         advice = "nothing had started"
         if RunFolder(command.out).config.exists():
             out = shlex.quote(str(command.out))
-            advice = f"continue with: {command.program} --out {out} --resume"
+            advice = f"continue with: {options.program} --out {out} --resume"
         # of several processes, the first speaks
         if place.is_main:
             print(f"stopped by {stopped}; {advice}", file=sys.stderr)
@@ -101,16 +101,11 @@ def train(command: TrainCommand) -> None:
 def load_initial(command: TrainCommand) -> Model:
     """Load the checkpoint that `model.init` names, at the size that the command line says."""
     config = command.config
-    sizes = {
-        "image_size": config.model.image_size,
-        "patch_size": config.model.patch_size,
-        "num_heads": config.model.dimensions["num_heads"],
-    }
     options: dict[str, Any] = {}
-    for name, value in sizes.items():
+    for name in ("image_size", "patch_size", "num_heads"):
         # the settings of a run that goes on say all
         if command.resume or f"model.{name}" in command.named:
-            options[name] = value
+            options[name] = config.model.filled[name]
     if OBJECTIVES[config.train.objective].labels:
         options["part"] = "encoder"
 

@@ -163,7 +163,7 @@ def draw_step(config: Config, step: int, count: int, masked: bool) -> Draws:
     if masked:
         noise = make_generator(seed, "mask", step)
         draws["mask_noise"] = NOISE[config.mask.kind](batch, grid, noise)
-    branches = 2 * (config.model.dimensions["depth"] - 1)
+    branches = 2 * (config.model.filled["depth"] - 1)
     if config.model.drop_path and branches:
         chance = torch.rand(branches, batch, generator=make_generator(seed, "drop path", step))
         draws["drop_path"] = chance.T.reshape(batch, -1, 2)  # (B, depth - 1, 2)

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from vit import figures as draw
 from vit.atomic import make_folder, write_text
-from vit.config import PRESETS, Config, flat_settings, pair, spelled
+from vit.config import Config, ModelConfig, flat_settings, spelled
 from vit.errors import RunError, plural
 from vit.figures.document import data_uri, render_page
 from vit.metrics import mistakes_of, score_lines
@@ -61,13 +61,7 @@ def report_page(record: RunRecord, out: Path | None = None) -> str:
     kind = "Pretraining run"
     if record.learns_labels:
         kind = "Fine-tuning run" if settings["model.init"] else "Classification run"
-    patch = pair(settings["model.patch_size"])
-
-    # The architecture: what is not set follows from the preset
-    size = dict(PRESETS[settings["model.preset"]])
-    for key in size:
-        if settings[f"model.{key}"] is not None:
-            size[key] = settings[f"model.{key}"]
+    model = ModelConfig(**{key: settings[f"model.{key}"] for key in ModelConfig.model_fields})
 
     # A page of `vit explore`, to be linked
     explore = ""
@@ -83,8 +77,7 @@ def report_page(record: RunRecord, out: Path | None = None) -> str:
         plural=plural,
         run=record,
         kind=kind,
-        size=size,
-        patch=patch,
+        size=model.filled,
         key_scores=key_scores(record),
         charts=charts_of(record),
         mistakes=mistakes_of(record.scores),

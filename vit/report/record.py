@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from vit.config import OBJECTIVES, Config, flat_settings
+from vit.config import OBJECTIVES, Config, flat_settings, read_settings
 from vit.errors import RunError, plural
 from vit.metrics import MEASURES
 from vit.runs import RunFiles, read_mapping, read_metrics
@@ -120,7 +120,7 @@ def read_run(path: Path) -> RunRecord:
     if not files.config.is_file():
         advice = "name the folder of a run, e.g. runs/quickstart"
         raise RunError(f"{path} is not a run: it has no config.yaml; {advice}")
-    settings = flat_settings(Config().to_dict()) | flat_settings(read_mapping(files.config))
+    settings = flat_settings(Config().to_dict()) | read_settings(files.config)
     record = RunRecord(files, settings, read_mapping(files.summary))
 
     # What `vit evaluate` left in the folder, if it is about the run's own weights

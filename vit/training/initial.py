@@ -115,7 +115,7 @@ def follow(config: Config, named: Collection[str], loaded: Model) -> tuple[Confi
     del own["drop_path"], own["global_pool"]
 
     # settings that the command line names must agree with the model
-    current = {**dict(config.model), **config.model.dimensions}
+    current = config.model.filled
     preset = PRESETS[config.model.preset] if "model.preset" in named else ()
     differing = [name for name in own if own[name] != current[name]]
     for name in differing:
