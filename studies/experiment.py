@@ -226,7 +226,9 @@ class Trained:
                 l2_grid=L2_GRID[:3],
             )
             methods = ("reconstruction", "knn", "linear")
-            evaluation = evaluate(model, self.data, methods, self.prepare, self.compute, options)
+            # whole images, as by `prepare`
+            data = replace(self.data, prepared=True)
+            evaluation = evaluate(model, data, methods, self.compute, options)
             measured = evaluation.scores
             scores = {
                 "loss": measured["reconstruction"][0]["loss"],
@@ -367,6 +369,7 @@ class Experiment:
             folder = self.folder / f"{checkpoint_hash(self.checkpoint)}-{data.content_hash}"
             model = self.checkpoint
             initial = untrained(self.checkpoint, seed)
+            initial.origin = model.origin
         else:
             name = f"seed {seed}"
             folder = self._trained(arm, config, data)

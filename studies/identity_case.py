@@ -43,7 +43,7 @@ from studies.experiment import (
 from studies.figures import Panel, layers_figure
 from studies.tables import Results, Seeds, Table, seeds
 from vit.encoder import VisionTransformer
-from vit.figures import attention_figure
+from vit.figures.attention import attention_figure
 from vit.figures.style import Figure
 from vit.inputs import to_float
 from vit.interpret import AttentionMaps, attention_entropy

@@ -25,8 +25,7 @@ from vit.atomic import make_folder, write_text
 from vit.checkpoints import load_model
 from vit.commandline import start
 from vit.encoder import Block, VisionTransformer
-from vit.figures import save_figure
-from vit.figures.style import PALETTE, styled, titled_figure
+from vit.figures.style import PALETTE, save_figure, styled, titled_figure
 from vit.inputs import to_float
 from vit.scenes import draw_scenes
 

@@ -18,8 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from vit.commandline import start
-from vit.figures import save_figure
-from vit.figures.style import COLOURS, percent_tick, styled, titled_figure
+from vit.figures.style import COLOURS, percent_tick, save_figure, styled, titled_figure
 
 TABLES = Path(__file__).with_name("results") / "pretraining.md"
 Table = list[dict[str, str]]

@@ -19,7 +19,7 @@ from vit.atomic import make_folder, write_json, write_text
 from vit.config import flat_settings
 from vit.device import device_name
 from vit.errors import RunError
-from vit.figures import save_figure, style
+from vit.figures import style
 from vit.isolation import held
 from vit.machine import choose_compute
 from vit.mae import Model
@@ -87,7 +87,7 @@ def run_study(name: str, experiment: Experiment, out: Path, command: str) -> str
     make_folder(folder)
     write_json(folder / "results.json", record)
     for key, picture in results.pictures.items():
-        save_figure(picture, folder / f"{key}.png")
+        style.save_figure(picture, folder / f"{key}.png")
 
     # Then the page: the question, how to read the answer, figures, tables, the command
     reading = cleandoc(module.__doc__ or "").partition("\n\n")[2]  # its first line is the question

@@ -143,12 +143,12 @@ def test_the_head_of_a_run_with_held_out_images_is_calibrated_once(tmp_path):
     saved = {name: value.clone() for name, value in model.state_dict().items()}
     assert_same(saved, dict(run.result.state_dict()))
     scores = run.summary["scores"]["head"][0]
-    logits = head_logits(model, test.images, run.prepare, run.compute)[0]
+    logits = head_logits(model, test.images, model.origin.inputs, run.compute)[0]
     assert scores["cross_entropy"] == float(F.cross_entropy(logits, test.labels))
 
     # the head is the trained one divided by its temperature, all else as it was
     model.load_state_dict(trained)
-    logits = head_logits(model, test.images, run.prepare, run.compute)[0]
+    logits = head_logits(model, test.images, model.origin.inputs, run.compute)[0]
     divisor = temperature(logits, test.labels)
     assert abs(divisor - 1) > 0.01
     heads = {name: value / divisor for name, value in trained.items() if name.startswith("head.")}

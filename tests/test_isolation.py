@@ -97,7 +97,7 @@ def test_a_call_leaves_the_process_as_it_was(run, tmp_path):
         "save_model": lambda: save_model(tmp_path / "saved", model, run.origin),
         "predict": lambda: predict(model, noise(2)),
         "embed": lambda: embed(model, noise(2)),
-        "evaluate": lambda: evaluate(model, run.data, methods, run.normalize, run.compute),
+        "evaluate": lambda: evaluate(model, run.data, methods, run.compute),
         "relevance": lambda: relevance(model, images, 1, lambda x: model.forward_head(model(x))),
         "head_ablation": lambda: head_ablation(model, lambda: model(images).square().mean()),
         "attention_statistics": lambda: attention_statistics(model, [images]),

@@ -285,7 +285,9 @@ INTERRUPTIONS = {
         "vit.training.run:save_model", "SIGTERM", "args[0].parent.name != 'snapshots'"
     ),
     "measuring": at_call("vit.evaluation:score_reconstruction", "SIGTERM"),
-    "drawing": at_call("vit.figures:save_figure", "SIGTERM", "args[1].name == 'attention.png'"),
+    "drawing": at_call(
+        "vit.figures.style:save_figure", "SIGTERM", "args[1].name == 'attention.png'"
+    ),
 }
 
 

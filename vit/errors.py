@@ -172,6 +172,13 @@ def sentence_of(error: Exception) -> str:
     return f"{type(error).__name__}: {shortened(message, 500)}; --debug (VIT_DEBUG=1) shows where"
 
 
+def require_finite(what: str, values: Any) -> None:
+    """Refuse a tensor that damaged weights have made: it would give a result all the same."""
+    if not bool(values.isfinite().all()):
+        problem = "are nan or infinite; the weights, or the images, are damaged"
+        raise TrainingError(f"{what} {problem}")
+
+
 def quoted(value: object) -> str:
     """Return a value as Python writes it, in at most 200 characters."""
     return shortened(repr(value))
@@ -184,19 +191,21 @@ def shortened(text: str, most: int = 200) -> str:
     return f"{text[:most]} ..."
 
 
-def one_line(text: str) -> str:
-    """Return `text` on one line, without control characters.
+def printable(text: str) -> str:
+    """Return `text` with characters that control lines, direction or the terminal escaped.
 
-    So a hostile file name cannot control the terminal.
+    So a hostile file name controls neither a terminal nor a page.
     """
-    characters = []
-    for character in text:
-        if character.isprintable() or character.isspace():
-            characters.append(character)
-        else:
-            # as Python escapes it, without the quotes
-            characters.append(repr(character)[1:-1])
-    return " ".join("".join(characters).split())
+    # most is printable as it is, and an image in a page is a long text
+    if text.isprintable():
+        return text
+    # as Python escapes it, without the quotes
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def one_line(text: str) -> str:
+    """Return `text` on one line, and printable."""
+    return printable(" ".join(text.split()))
 
 
 def plural(count: int, noun: str) -> str:

@@ -145,7 +145,7 @@ def carry_out(
         with dist.using_all_cores():
             # after the last checkpoint, from which a finished run that is resumed does it again
             if "head" in run.objective.measures:
-                calibrate(run.result.encoder, run.data, run.prepare, run.compute)
+                calibrate(run.result.encoder, run.data, run.origin.inputs, run.compute)
             run.save_model(folder.path)
             say("measuring the model ...")
             scores = measure(run)
@@ -257,15 +257,16 @@ def load_images(config: Config, dist: Distributed, train: Any, test: Any) -> Dat
     with dist.main_process_first():
         data = load_data(config.data, config.model.image_size, train, test)
 
-    name = one_line(data.name)
     images_hash = dist.broadcast_from_main(lambda: data.content_hash)
     if images_hash != data.content_hash:
         raise DataError(
-            f"{name}: process {dist.rank} has other images than the first: "
+            f"{data.name}: process {dist.rank} has other images than the first: "
             f"{data.content_hash}, not {images_hash}; give every machine the same"
         )
     if len(data.train) < 2:
-        raise DataError(f"{name}: a run needs at least two training images; give a few hundred")
+        raise DataError(
+            f"{data.name}: a run needs at least two training images; give a few hundred"
+        )
     return data
 
 
@@ -285,4 +286,4 @@ def measure(run: Run, baselines: bool = True) -> dict[str, list[dict[str, Any]]]
         baselines=baselines,
         knn_images=run.config.run.knn_images,
     )
-    return evaluate(run.result, run.data, methods, run.prepare, run.compute, options).scores
+    return evaluate(run.result, run.data, methods, run.compute, options).scores

@@ -14,7 +14,7 @@ def test_parts_are_drawn_beside_their_own_images_or_not_at_all(
 ):
     drawn = {}
     monkeypatch.setattr(
-        "vit.figures.images.sheet_figure",
+        "vit.cli.data.sheet_figure",
         lambda images, *about: drawn.update(images=images, parts=about[4]),
     )
     line = f"data scenes --data.limit 40 --data.val_size {held_out} --out"

@@ -103,7 +103,7 @@ def test_weights_that_predict_nothing_finite_are_refused():
     model = small_model()
     nn.init.constant_(model.decoder.pred.weight, torch.inf)
     images = torch.zeros(2, 3, *SIZE, dtype=torch.uint8)
-    with pytest.raises(TrainingError, match="the loss on masked patches is nan or infinite"):
+    with pytest.raises(TrainingError, match="the losses on masked patches are nan or infinite"):
         score_reconstruction(model, images, prepare, "random", 0.5, CPU)
 
 

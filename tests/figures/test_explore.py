@@ -19,8 +19,7 @@ from tiny import seeded, weights_of
 from torch.nn.functional import pad
 
 from vit.errors import UserError
-from vit.figures import Moment, explore_page
-from vit.figures.explore import codes_of, opening
+from vit.figures.explore import Moment, codes_of, explore_page, opening
 from vit.interpret import attention_rollout
 
 HOSTILE = [

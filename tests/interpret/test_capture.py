@@ -24,7 +24,7 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 from torch.optim.swa_utils import AveragedModel
 from torch.overrides import _get_current_function_mode_stack
 
-from vit.errors import AttentionError
+from vit.errors import AttentionError, TrainingError
 from vit.interpret import (
     AttentionMaps,
     Geometry,
@@ -579,7 +579,10 @@ def test_attention_that_is_nan_raises():
     model = autoencoder().encoder
     with torch.no_grad():
         model.patch_embed.proj.weight.mul_(1e30)
-        with pytest.raises(AttentionError, match="its attention is nan"), AttentionMaps(model):
+        with (
+            pytest.raises(TrainingError, match="its attention weights are nan"),
+            AttentionMaps(model),
+        ):
             model(torch.randn(2, 3, 16, 16))
 
 

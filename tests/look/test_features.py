@@ -5,7 +5,7 @@ import torch
 from small import close
 from torch.testing import assert_close
 
-from vit.errors import AttentionError
+from vit.errors import TrainingError
 from vit.look.features import artifact_scores, pca_colours
 
 
@@ -37,7 +37,7 @@ def test_components_that_do_not_exist_are_grey():
     colours = pca_colours(line)
     assert torch.equal(colours[..., 1:], torch.full((1, 12, 2), 0.5))
     assert torch.equal(pca_colours(torch.ones(1, 1, 4)), torch.full((1, 1, 3), 0.5))
-    with pytest.raises(AttentionError, match="features are"):
+    with pytest.raises(TrainingError, match="features are"):
         pca_colours(torch.ones(1, 2, 3) * torch.nan)
 
 

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 from torchvision.transforms.v2.functional import to_pil_image
 
 from vit.checkpoints import load_model
-from vit.errors import CheckpointError, DataError
+from vit.errors import CheckpointError, DataError, TrainingError
 from vit.evaluation.classification import views_of
 from vit.evaluation.features import for_neighbours
 from vit.look.predict import embed, nearest, predict
@@ -84,7 +84,7 @@ def test_images_and_models_that_cannot_be_used_raise(classifier, tmp_path):
             predict(other, noise(1))
     with torch.no_grad():
         classifier.head.bias[0] = torch.nan
-    with pytest.raises(CheckpointError, match="nan or infinite"):
+    with pytest.raises(TrainingError, match="nan or infinite"):
         predict(classifier, noise(1))
 
 

@@ -22,9 +22,8 @@ from tiny import noise, save_images
 
 from vit.cli import main
 from vit.config import Config, flat_settings, spelled
-from vit.errors import RunError
+from vit.errors import RunError, printable
 from vit.figures.document import data_uri
-from vit.figures.style import printable
 from vit.metrics import BASELINES
 from vit.report.curves import curves_of
 from vit.report.page import changed_settings, report_page, write_report

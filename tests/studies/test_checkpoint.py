@@ -12,7 +12,7 @@ import torch
 from matplotlib.figure import Figure
 from tiny import NORMALIZE, autoencoder, names, save
 
-from studies import OF_TRAININGS, STUDIES, StudyConfig, running
+from studies import OF_TRAININGS, STUDIES, StudyConfig
 from studies.experiment import Experiment
 from studies.running import run_study
 from vit.atomic import write_text
@@ -41,7 +41,7 @@ def smaller(monkeypatch):
         for constant, size in sizes.items():
             monkeypatch.setattr(import_module(f"studies.{module}"), constant, size)
     monkeypatch.setattr(Figure, "draw_without_rendering", lambda figure: None)
-    monkeypatch.setattr(running, "save_figure", lambda figure, path: write_text(path, ""))
+    monkeypatch.setattr("vit.figures.style.save_figure", lambda figure, path: write_text(path, ""))
 
 
 def looking_at(experiment: Experiment, checkpoint: Path | str) -> Experiment:

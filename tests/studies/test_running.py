@@ -8,7 +8,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from studies import StudyConfig, running
+from studies import StudyConfig
 from studies.running import run_study
 from studies.tables import Draws, Results, Table, seeds
 from vit.atomic import write_text
@@ -73,7 +73,7 @@ def test_a_study_that_is_interrupted_as_it_draws_is_made_again(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(running, "save_figure", draw)
+        patch.setattr("vit.figures.style.save_figure", draw)
         with pytest.raises(KeyboardInterrupt):
             run_study("one-hot", replace(one_seed), tmp_path, "")
     run_study("one-hot", replace(one_seed), tmp_path, "")

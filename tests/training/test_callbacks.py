@@ -94,7 +94,7 @@ def test_a_pretraining_along_the_way_and_at_the_end():
         "val_knn_accuracy": neighbours["accuracy"],
     }
     data = replace(run.data, train=run.data.train.subset(spread(16, 5)))
-    expected = evaluate(run.result, data, ["knn"], run.prepare, run.compute).scores["knn"]
+    expected = evaluate(run.result, data, ["knn"], run.compute).scores["knn"]
     assert [neighbours] == expected
 
     # of the last epoch, and of steps: a callback's line is none

@@ -23,7 +23,7 @@ from vit.figures.attention import (
 )
 from vit.figures.measures import heads_figure
 from vit.interpret import attention_distance, attention_statistics, top_mass_mask
-from vit.interpret.capture import Patch, Query
+from vit.interpret.capture import Query
 from vit.interpret.geometry import usual_query
 from vit.look.panels import (
     Panels,
@@ -35,7 +35,6 @@ from vit.look.panels import (
     rollout_panels,
 )
 from vit.look.subject import ModelWithImages, class_names_of
-from vit.progress import track
 from vit.weights import class_key
 
 # A figure, and the arrays to write beside it
@@ -172,8 +171,8 @@ def picture_of(
 def draw_weights(options: Namespace, subject: ModelWithImages) -> Picture:
     """Draw the maps of a layer's heads, or of all layers."""
     panels = head_panels(subject, options.layer, options.head)
-    title = f"Attention of {query_name(subject)}, {layer_name(options, subject)}"
-    return picture_of(options, subject, panels, title, query=query_patch(subject))
+    title = f"Attention of {subject.query_name}, {layer_name(options, subject)}"
+    return picture_of(options, subject, panels, title, query=subject.query_patch)
 
 
 def draw_strongest(options: Namespace, subject: ModelWithImages) -> Picture:
@@ -181,7 +180,7 @@ def draw_strongest(options: Namespace, subject: ModelWithImages) -> Picture:
     # The fraction is of each map's own attention, so a diffuse head needs more patches
     panels = head_panels(subject, options.layer, options.head)
     title = f"The fewest patches with {options.keep:.0%} of the attention of "
-    title += f"{query_name(subject)}, {layer_name(options, subject)}"
+    title += f"{subject.query_name}, {layer_name(options, subject)}"
     return picture_of(
         options,
         subject,
@@ -190,7 +189,7 @@ def draw_strongest(options: Namespace, subject: ModelWithImages) -> Picture:
         draw=strongest_figure,
         kept=top_mass_mask(panels.maps, options.keep),
         share=options.keep,
-        query=query_patch(subject),
+        query=subject.query_patch,
     )
 
 
@@ -219,9 +218,9 @@ def draw_decoder(options: Namespace, subject: ModelWithImages) -> Picture:
 def draw_rollout(options: Namespace, subject: ModelWithImages) -> Picture:
     """Draw how much of each patch reaches the query through the layers, up to one or to each."""
     panels = rollout_panels(subject, options.layer)
-    title = f"Attention rollout to {query_name(subject)}"
+    title = f"Attention rollout to {subject.query_name}"
     notes = "half of each layer's mixing is the token itself"
-    query = query_patch(subject)
+    query = subject.query_patch
     return picture_of(options, subject, panels, title, notes, quantity="rollout", query=query)
 
 
@@ -286,9 +285,7 @@ def draw_distance(options: Namespace, subject: ModelWithImages) -> Picture:
     """Draw how far and how selectively each head attends, by depth, over all images."""
     # Batch by batch: a data set may have any number of images
     layers = None if options.layer is None else [options.layer]
-    count = math.ceil(len(subject) / subject.batch_size)
-    batches = track(subject.batches(), "attention distance", count, " batches")
-    statistics = attention_statistics(subject.model.encoder, batches, layers)
+    statistics = attention_statistics(subject.model.encoder, subject.batches(), layers)
 
     # Attention that is uniform over all tokens has these values, to compare with
     tokens = subject.geometry.num_tokens
@@ -330,25 +327,6 @@ METHODS: dict[str, Draw] = {
 
 
 # --- Words ---------------------------------------------------------------------------------------
-
-
-def query_patch(subject: ModelWithImages) -> Patch | list[Patch] | None:
-    """Return the query patch to outline; None if the query is no patch."""
-    # Class token, registers and the mean over patches have no place in the image
-    if isinstance(subject.query, str):
-        return None
-    return subject.query
-
-
-def query_name(subject: ModelWithImages) -> str:
-    """Return the query token in words."""
-    query = subject.query
-    if isinstance(query, list):
-        return "the outlined patch"
-    if isinstance(query, tuple):
-        return f"the patch in row {query[0]}, column {query[1]}"
-    words = {"cls": "the class token", "mean": "the average patch"}
-    return words.get(query, query)
 
 
 def head_name(options: Namespace) -> str:

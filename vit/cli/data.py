@@ -5,13 +5,14 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
-from vit import figures
 from vit.atomic import make_folder
 from vit.cli.outputs import messages_to_stderr, print_json
 from vit.commandline import given_settings, output_file, refuse_among_images
 from vit.data import Dataset
 from vit.data.sources import SCENES_SEED, load_data
 from vit.errors import one_line
+from vit.figures import style
+from vit.figures.images import sheet_figure
 from vit.runs import train_command
 from vit.scenes import PART_NAMES, draw_scenes, scene_indices
 
@@ -56,8 +57,8 @@ def draw_sheet(data: Dataset, out: Path) -> None:
         indices = scene_indices(len(data.train), "train")[chosen]
         parts = draw_scenes(indices, SCENES_SEED)[2]
         subtitle += " · right: the part each pixel belongs to"
-    figure = figures.sheet_figure(
+    figure = sheet_figure(
         images.images[:], images.label_names, data.name, subtitle, columns, parts, PART_NAMES
     )
     make_folder(out.parent)
-    figures.save_figure(figure, out)
+    style.save_figure(figure, out)

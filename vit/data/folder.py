@@ -19,7 +19,7 @@ from vit import inputs
 from vit.data import ImageSet
 from vit.data.cache import Decoded, Size, cache_path, cached, times_of
 from vit.device import usable_cores
-from vit.errors import DataError, one_line, plural
+from vit.errors import DataError, plural
 from vit.inputs import OWN, Preparation
 from vit.runs import RunFiles
 from vit.weights import class_key
@@ -128,7 +128,7 @@ def _notes_on_unused(
             lines.append(f"{path}: {files} not used ({kinds})")
     if len(lines) > MOST_NAMED:
         lines[MOST_NAMED:] = [f"{len(lines) - MOST_NAMED:,} other folders have files not used"]
-    return tuple(map(one_line, lines))
+    return tuple(lines)
 
 
 def _decoded(

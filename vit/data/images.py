@@ -16,7 +16,7 @@ from torch import Tensor
 from vit.config import BUILT_IN
 from vit.data import Dataset, ImageSet
 from vit.data.draws import make_generator
-from vit.errors import DataError, one_line
+from vit.errors import DataError
 
 NAMED_CLASSES = 12
 """The most classes that a note names."""
@@ -170,7 +170,7 @@ def with_test_images(
     height, width = train.images.shape[-2:]
     size = f"{width} x {height}; the model's input is {image_size[1]} x {image_size[0]}"
     notes.append(f"images are kept at {size}")
-    return replace(train, notes=(*map(one_line, notes), *train.notes)), test
+    return replace(train, notes=(*notes, *train.notes)), test
 
 
 def counts_of_classes(train: ImageSet, test: ImageSet, measured: str) -> list[str]:
@@ -188,7 +188,7 @@ def counts_of_classes(train: ImageSet, test: ImageSet, measured: str) -> list[st
         rows.append(f"{class_name}: {of_class[0]:,} + {of_class[1]:,}")
     if len(train.class_names) > NAMED_CLASSES:
         rows.append(f"{len(train.class_names) - NAMED_CLASSES:,} other classes")
-    return [one_line(f"training + {measured} images of each class: {', '.join(rows)}")]
+    return [f"training + {measured} images of each class: {', '.join(rows)}"]
 
 
 def in_two_classes(images: ImageSet) -> list[str]:

@@ -19,7 +19,7 @@ from vit import inputs
 from vit.config import DataConfig, user_path
 from vit.data import ImageSet
 from vit.data.cache import Decoded, Size, cache_path, cached, times_of
-from vit.errors import DataError, one_line
+from vit.errors import DataError
 from vit.weights import class_key
 
 Columns = tuple[str, str, tuple[str, ...]]
@@ -77,7 +77,7 @@ def load_datasets(
         images = _with_class_names(images, class_names or tuple(map(str, numbers)), "train")
     if columns[:2] != UNNAMED[:2]:
         read = "images are read from {!r}, labels from {!r}".format(*keys)
-        note = one_line(f"{len(images.class_names)} classes; {read}")
+        note = f"{len(images.class_names)} classes; {read}"
         images = replace(images, notes=(*images.notes, note))
     if test is None:
         return images, None

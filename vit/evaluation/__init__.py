@@ -1,4 +1,4 @@
-"""Measure what a model has learned: `evaluate(model, data, methods, prepare, compute)` -> scores.
+"""Measure what a model has learned: `evaluate(model, data, methods, compute)` -> scores.
 
 The one driver of all measurements: at the end of a run, in `vit evaluate`, and in studies.
 
@@ -116,17 +116,16 @@ def evaluate(
     model: Model,
     data: Dataset,
     methods: Collection[str],
-    prepare: Prepare | None = None,
     compute: Compute | None = None,
     options: Options | None = None,
 ) -> Evaluation:
     """Measure a model on the test images of a data set.
 
     Args:
+        model: its `origin` prepares the images, as every trained or loaded model's does.
         data: with labels for knn, linear and head.
         methods: some of METHODS: nearest neighbours, a linear probe, reconstruction (with a
             decoder), and the model's own head (of a classifier); see `obstacles`.
-        prepare: None: as the model's `origin` does.
         compute: None: in float32, where the model is.
 
     Raises:
@@ -138,7 +137,7 @@ def evaluate(
     if unknown:
         raise ConfigError(f"methods are some of {', '.join(METHODS)}, got {', '.join(unknown)}")
     options = options or Options()
-    prepare = prepare or partial(model.origin.inputs, whole=data.prepared)
+    prepare = partial(model.origin.inputs, whole=data.prepared)
     compute = compute or Compute(next(model.parameters()).device)
 
     # k-NN searches in some training images; without a probe, the others' features are not needed
@@ -357,11 +356,8 @@ class _Measures:
     def head(self) -> list[Row]:
         """A classifier's own head on the test images; with `views`, by their mean, too."""
         test = self.data.test
-        # the number of each of the data's classes in the head; a model that was not loaded has been
-        # trained on this data
-        names = test.class_names
-        if self.model.origin is not None:
-            names = self.model.origin.class_names
+        # the number of each of the data's classes in the head
+        names = self.model.origin.class_names
         order = match_classes(names, test.class_names)
         assumed = ""
         if not names:

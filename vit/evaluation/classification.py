@@ -14,7 +14,7 @@ from torch import Tensor
 from vit.data import Dataset, ImageSet
 from vit.device import Compute
 from vit.encoder import VisionTransformer
-from vit.errors import TrainingError, one_line
+from vit.errors import one_line, require_finite
 from vit.evaluation.features import Prepare, batches
 from vit.inputs import Images
 from vit.isolation import eval_mode
@@ -117,10 +117,7 @@ def why_no_classifier(model: Model) -> str:
 
 def classification_metrics(logits: Tensor, labels: Tensor) -> dict[str, Any]:
     """Return accuracy, cross-entropy, calibration and confusion as plain values."""
-    if not bool(logits.isfinite().all()):
-        raise TrainingError(
-            "the logits of some images are nan or infinite: these weights cannot classify"
-        )
+    require_finite("the logits of some images", logits)
     bins, error = reliability(logits, labels)
     return {
         "accuracy": accuracy(logits, labels),

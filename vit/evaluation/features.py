@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from vit.device import Compute
 from vit.encoder import VisionTransformer
-from vit.errors import TrainingError
+from vit.errors import require_finite
 from vit.inputs import Images, Preparation, to_float
 from vit.isolation import eval_mode
 from vit.progress import track
@@ -81,10 +81,7 @@ def encoder_features(
             encoder(inputs)
             start += len(inputs)
     # nan compares as false with everything: an accuracy would come out all the same
-    if not bool(features.isfinite().all()):
-        raise TrainingError(
-            "the features of some images are nan or infinite: these weights are damaged"
-        )
+    require_finite("the features of some images", features)
     return features
 
 

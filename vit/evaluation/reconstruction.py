@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vit.data.draws import make_generator
 from vit.device import Compute
-from vit.errors import TrainingError
+from vit.errors import require_finite
 from vit.evaluation.features import Prepare, batches
 from vit.inputs import Images, Normalization, to_float
 from vit.isolation import eval_mode
@@ -68,10 +68,8 @@ def score_reconstruction(
         start += len(inputs)
 
     losses = {name: torch.cat(of_batches) for name, of_batches in parts.items()}
-    if not all(bool(values.isfinite().all()) for values in losses.values()):
-        raise TrainingError(
-            "the loss on masked patches is nan or infinite: these weights cannot reconstruct them"
-        )
+    for values in losses.values():
+        require_finite("the losses on masked patches", values)
     # in float64, because there may be many images
     return {name: float(values.double().mean()) for name, values in losses.items()}
 

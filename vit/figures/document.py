@@ -10,7 +10,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from vit.figures.style import PALETTE_FILE, printable
+from vit.errors import printable
+from vit.figures.style import PALETTE_FILE
 
 SIMILAR = Path(__file__).with_name("similar.html")
 """The template of the images that are nearest to another."""
@@ -20,7 +21,7 @@ def render_page(template: Path, images: bool = False, **values: Any) -> str:
     """Render a template as a page that loads and runs nothing but its own style and script.
 
     A content security policy allows these two by hash. All values are text, whatever they hold:
-    tags are escaped, and characters that control lines or direction become U+FFFD.
+    tags are escaped, and characters that control lines or direction are escaped too.
 
     Args:
         template: of jinja2, with places for `policy`, `style` and `script`; beside it lies the

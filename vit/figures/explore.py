@@ -26,10 +26,9 @@ import torch
 from jinja2.utils import htmlsafe_json_dumps
 from torch import Tensor
 
-from vit.errors import UserError
+from vit.errors import UserError, printable
 from vit.figures.document import render_page
 from vit.figures.scale import PALETTE
-from vit.figures.style import printable
 
 SCALE = 255
 """The code of a weight of 1."""

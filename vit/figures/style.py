@@ -26,6 +26,7 @@ from matplotlib.style import context
 from matplotlib.textpath import text_to_path
 
 from vit.atomic import replacing
+from vit.errors import printable
 
 P = ParamSpec("P")
 DPI = 150
@@ -196,14 +197,6 @@ def percent_tick(share: float, _: float = 0) -> str:
 
 
 # --- Text that fits ------------------------------------------------------------------------------
-
-
-def printable(text: str) -> str:
-    """Return `text` with U+FFFD for characters that control lines, direction or the terminal."""
-    # Most is printable as it is, and an image in a page is a long text
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 @lru_cache(maxsize=4096)

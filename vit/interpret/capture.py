@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from vit.errors import AttentionError
+from vit.errors import AttentionError, require_finite
 from vit.interpret.geometry import Geometry, geometry_of
 from vit.interpret.layers import Interception, in_this_thread
 from vit.masking import Mask
@@ -64,9 +64,10 @@ class AttentionMaps:
         geometry: layout of the tokens; None to take it from the model.
 
     Raises:
-        AttentionError: a layer attends more than once per pass or computes nan; at the end of the
-            block, the model has no such layer, or one gave no maps: the block never ends with fewer
-            maps than `layers`.
+        TrainingError: a layer computes nan.
+        AttentionError: a layer attends more than once per pass; at the end of the block, the model
+            has no such layer, or one gave no maps: the block never ends with fewer maps than
+            `layers`.
     """
 
     def __init__(
@@ -209,10 +210,7 @@ class AttentionMaps:
             return weights @ values
         self._captured.add(names[layer])
         # In a map, nan stands for a masked patch, so damage must not pass for one
-        if not bool(weights.isfinite().all()):
-            raise AttentionError(
-                f"{names[layer]}: its attention is nan; the weights or the images are damaged"
-            )
+        require_finite(f"{names[layer]}: its attention weights", weights)
 
         # Detached, the weights do not hold the graph of the whole pass in memory
         kept = weights if self._gradients else weights.detach()

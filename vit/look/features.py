@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vit.errors import AttentionError
+from vit.errors import require_finite
 
 # The fraction of each component's values at either end that gets the same colour
 CLIPPED = 0.01
@@ -31,10 +31,9 @@ def pca_colours(features: Tensor) -> Tensor:
         everywhere.
 
     Raises:
-        AttentionError: the features are not finite.
+        TrainingError: the features are not finite.
     """
-    if not bool(features.isfinite().all()):
-        raise AttentionError("the features are nan or infinite; the weights are damaged")
+    require_finite("the features", features)
 
     # In double precision, so that a weak third component is no rounding; on the CPU, because
     # Apple's GPUs have none

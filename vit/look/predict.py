@@ -5,24 +5,18 @@ Letters: B images, N tokens, L patches, D width, K nearest images.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
-from PIL import Image
 from torch import Tensor
 
-from vit.errors import CheckpointError
+from vit.errors import CheckpointError, require_finite
 from vit.evaluation.classification import view_logits, why_no_classifier
 from vit.evaluation.features import for_neighbours, geometry_of
 from vit.isolation import eval_mode
+from vit.look.subject import Picture, inputs_of
 from vit.mae import Model
-from vit.progress import track
-from vit.weights import Origin
-
-# An image file, or a PIL image
-Picture: TypeAlias = str | Path | Image.Image
 
 
 class Embeddings(NamedTuple):
@@ -71,15 +65,18 @@ def predict(
         float32 (B, classes) on the CPU; every row sums to 1.
 
     Raises:
-        CheckpointError: the model has no head, or computes nan or infinity.
+        CheckpointError: the model has no head.
+        TrainingError: the model computes nan or infinity.
         DataError: an image cannot be read.
     """
     require_head(model)
     parts = []
     with eval_mode(model):
-        for inputs in _inputs(model, images, batch_size):
+        for inputs in inputs_of(model, images, batch_size):
             parts.append(view_logits(model.encoder, inputs, views).mean(0))
-    return _finite(model.origin, torch.cat(parts)).softmax(1).cpu()
+    logits = torch.cat(parts)
+    require_finite(f"{model.origin.source}: its results", logits)
+    return logits.softmax(1).cpu()
 
 
 @torch.no_grad()
@@ -99,7 +96,7 @@ def embed(
         patches: also keep each patch's, L times as many numbers.
 
     Raises:
-        CheckpointError: the model computes nan or infinity.
+        TrainingError: the model computes nan or infinity.
         DataError: an image cannot be read.
     """
     # Pooled as for the head, and each patch's token unchanged
@@ -107,44 +104,13 @@ def embed(
     pooled = []
     of_patches = []
     with eval_mode(model):
-        for inputs in _inputs(model, images, batch_size):
-            tokens = _finite(model.origin, encoder(inputs))
+        for inputs in inputs_of(model, images, batch_size):
+            tokens = encoder(inputs)
+            require_finite(f"{model.origin.source}: its results", tokens)
             pooled.append(encoder.fc_norm(encoder.pool(tokens)).float().cpu())
             if patches:
                 of_patches.append(tokens[:, encoder.num_prefix_tokens :].float().cpu())
     return Embeddings(torch.cat(pooled), torch.cat(of_patches) if patches else None)
-
-
-def _inputs(
-    model: Model, images: Tensor | Picture | Sequence[Picture], batch_size: int
-) -> Iterator[Tensor]:
-    """Yield images as a model's input (b, C, H, W), batch by batch, each read when needed."""
-    # How images are prepared is part of what `load_model` returns
-    origin = model.origin
-    assert origin is not None, "load the model with vit.load_model"
-    if isinstance(images, Picture):
-        images = [images]
-
-    # The input follows the model's device and precision
-    parameter = next(model.encoder.parameters())
-    starts: Iterable[int] = range(0, len(images), batch_size)
-    if len(images) > batch_size:
-        starts = track(starts, "images", unit=" batches")
-    for start in starts:
-        batch = images[start : start + batch_size]
-        if isinstance(batch, Tensor):
-            inputs = origin.inputs(batch.to(parameter.device))
-        else:
-            inputs = origin.normalize(origin.read_images(batch))
-        yield inputs.to(parameter.device, parameter.dtype)
-
-
-def _finite(origin: Origin, values: Tensor) -> Tensor:
-    """Return the values; refuse nan and infinity, which damaged weights give."""
-    if not bool(values.isfinite().all()):
-        problem = "its results are nan or infinite; the weights are damaged"
-        raise CheckpointError(f"{origin.source}: {problem}")
-    return values
 
 
 class Nearest(NamedTuple):

@@ -6,11 +6,11 @@ Letters: B batch, C channels, H x W pixels.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import torch
 from PIL import Image
@@ -23,7 +23,11 @@ from vit.interpret.capture import Patch, Query
 from vit.interpret.geometry import Geometry, geometry_of
 from vit.mae import Model
 from vit.masking import Mask, mask_from_noise, num_keep
+from vit.progress import track
 from vit.weights import Origin
+
+# An image file, or a PIL image
+Picture: TypeAlias = str | Path | Image.Image
 
 # The most tokens in a batch, and attention weights of one layer; more would only take memory
 MAX_TOKENS = 8192
@@ -64,18 +68,6 @@ class Collection:
             names.append(self.class_names[label] if label >= 0 else Path(file).stem)
         return names
 
-    def load(self, origin: Origin, part: slice = slice(None)) -> Tensor:
-        """Return images as a model takes them: uint8 (B, C, H, W).
-
-        Args:
-            origin: of the model.
-            part: which of them; all by default.
-        """
-        images = self.images[part]
-        if isinstance(images, Tensor):
-            return origin.fit(images)
-        return origin.read_images(images)
-
 
 @dataclass
 class ModelWithImages:
@@ -115,7 +107,10 @@ class ModelWithImages:
     @cached_property
     def pixels(self) -> Tensor:
         """All images, uint8 (B, C, H, W)."""
-        return self.collection.load(self.model.origin)
+        images = self.collection.images
+        if isinstance(images, Tensor):
+            return self.model.origin.fit(images)
+        return self.model.origin.read_images(images)
 
     @cached_property
     def images(self) -> Tensor:
@@ -136,11 +131,7 @@ class ModelWithImages:
 
     def batches(self) -> Iterator[Tensor]:
         """Yield the model's input in batches (b, C, H, W) on its device, each read when needed."""
-        origin = self.model.origin
-        size = self.batch_size
-        for start in range(0, len(self), size):
-            pixels = self.collection.load(origin, slice(start, start + size))
-            yield origin.normalize(pixels.to(self.device))
+        return inputs_of(self.model, self.collection.images, self.batch_size)
 
     # --- The patches ---
 
@@ -205,7 +196,26 @@ class ModelWithImages:
         normalize = model.origin.normalize
         return reconstruct(model, self.pixels, normalize, self.mask, Compute(self.device))
 
-    # --- Words for captions ---
+    # --- The query, and words for captions ---
+
+    @property
+    def query_patch(self) -> Patch | list[Patch] | None:
+        """The query patch to outline; None if the query is no patch."""
+        # Class token, registers and the mean over patches have no place in the image
+        if isinstance(self.query, str):
+            return None
+        return self.query
+
+    @property
+    def query_name(self) -> str:
+        """The query token in words."""
+        query = self.query
+        if isinstance(query, list):
+            return "the outlined patch"
+        if isinstance(query, tuple):
+            return f"the patch in row {query[0]}, column {query[1]}"
+        words = {"cls": "the class token", "mean": "the average patch"}
+        return words.get(query, query)
 
     @property
     def caption(self) -> str:
@@ -217,6 +227,30 @@ class ModelWithImages:
         """How many patches of each image are masked."""
         masked = self.masked[0]
         return f"{int(masked.sum())} of {masked.numel()} patches masked"
+
+
+def inputs_of(
+    model: Model, images: Tensor | Picture | Sequence[Picture], batch_size: int
+) -> Iterator[Tensor]:
+    """Yield images as a model's input (b, C, H, W), batch by batch, each read when needed."""
+    # How images are prepared is part of what `load_model` returns
+    origin = model.origin
+    assert origin is not None, "load the model with vit.load_model"
+    if isinstance(images, Picture):
+        images = [images]
+
+    # The input follows the model's device and precision
+    parameter = next(model.encoder.parameters())
+    starts: Iterable[int] = range(0, len(images), batch_size)
+    if len(images) > batch_size:
+        starts = track(starts, "images", unit=" batches")
+    for start in starts:
+        batch = images[start : start + batch_size]
+        if isinstance(batch, Tensor):
+            inputs = origin.inputs(batch.to(parameter.device))
+        else:
+            inputs = origin.normalize(origin.read_images(batch))
+        yield inputs.to(parameter.device, parameter.dtype)
 
 
 # --- Image files, as a page shows them ---

@@ -16,7 +16,7 @@ from typing import Any
 from safetensors import safe_open
 
 from vit.config import user_path
-from vit.errors import CheckpointError, one_line
+from vit.errors import CheckpointError
 
 FOLDER = Path(__file__).resolve().parent
 WEIGHTS = "model.safetensors"
@@ -82,7 +82,7 @@ def shipped(name: str) -> dict[str, Any]:
             "figures": config.get("figures") or {},
         }
     except Exception as error:  # damaged files may raise nearly anything
-        reason = f"{type(error).__name__}: {one_line(str(error))[:200]}"
+        reason = f"{type(error).__name__}: {str(error)[:200]}"
         raise CheckpointError(f"{folder} is damaged, reinstall the package: {reason}") from error
 
 

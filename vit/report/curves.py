@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vit.figures import Curve
+from vit.figures.curves import Curve
 from vit.metrics import BASELINES, MAIN, MEASURES
 from vit.report.record import RunRecord
 from vit.training.callbacks import VALIDATION

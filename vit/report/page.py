@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from vit import figures as draw
 from vit.atomic import make_folder, write_text
 from vit.config import Config, ModelConfig, flat_settings, spelled
 from vit.errors import RunError, plural
+from vit.figures.curves import curves_figure
 from vit.figures.document import data_uri, render_page
+from vit.figures.style import png_of
 from vit.metrics import mistakes_of, score_lines
 from vit.report.curves import curves_of
 from vit.report.record import RunRecord, tested_images_of
@@ -105,8 +106,8 @@ def pictures_of(record: RunRecord) -> dict[str, str]:
     # A run that is not finished has curves already
     if not pictures["curves"] and record.metrics:
         subtitle = f"{record.epochs:.1f} of {plural(record.settings['train.epochs'], 'epoch')}"
-        figure = draw.curves_figure(record.metrics, curves_of(record), "Training curves", subtitle)
-        pictures["curves"] = data_uri(draw.png_of(figure))
+        figure = curves_figure(record.metrics, curves_of(record), "Training curves", subtitle)
+        pictures["curves"] = data_uri(png_of(figure))
     return pictures
 
 

@@ -7,14 +7,17 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from vit import figures as draw
 from vit.config import flat_settings
 from vit.data import ImageSet
 from vit.errors import plural
 from vit.evaluation.classification import read_confusion
 from vit.evaluation.reconstruction import fixed_mask
-from vit.figures.classification import MOST_DRAWN
-from vit.figures.dynamics import QUANTITIES
+from vit.figures import style
+from vit.figures.attention import attention_figure
+from vit.figures.classification import MOST_DRAWN, confusion_figure, reliability_figure
+from vit.figures.curves import curves_figure
+from vit.figures.dynamics import QUANTITIES, dynamics_figure
+from vit.figures.images import mistakes_figure, reconstruction_figure
 from vit.interpret.geometry import usual_query
 from vit.look.datasets import of_sets
 from vit.look.panels import head_panels
@@ -63,8 +66,8 @@ def draw_pictures(run: Run) -> None:
     seed = f"seed {run.config.train.seed}"
     record = RunRecord(folder, flat_settings(run.config.to_dict()), run.summary)
     about = f"{caption} · {seed}"
-    figure = draw.curves_figure(record.metrics, curves_of(record), "Training curves", about)
-    draw.save_figure(figure, folder.curves)
+    figure = curves_figure(record.metrics, curves_of(record), "Training curves", about)
+    style.save_figure(figure, folder.curves)
     if folder.dynamics.exists():
         draw_dynamics(folder, f"{run.data.name} · {training} · {seed}")
 
@@ -85,10 +88,10 @@ def draw_reconstructions(run: Run, folder: RunFiles, caption: str) -> None:
             " the visible patches around"
         )
     title = "Reconstructions of masked patches"
-    figure = draw.reconstruction_figure(
+    figure = reconstruction_figure(
         subject.images, subject.fill_in(), subject.masked, subject.names, title, caption
     )
-    draw.save_figure(figure, folder.reconstructions)
+    style.save_figure(figure, folder.reconstructions)
 
 
 def draw_classification(row: Row, test: ImageSet, folder: Path, caption: str) -> list[str]:
@@ -107,20 +110,20 @@ def draw_classification(row: Row, test: ImageSet, folder: Path, caption: str) ->
     caption += f" {accuracy}"
     error = row["expected_calibration_error"]
     title = "Calibration: accuracy by confidence"
-    figure = draw.reliability_figure(row["reliability"], error, title, caption)
+    figure = reliability_figure(row["reliability"], error, title, caption)
     figures = {"reliability.png": figure}
     table = read_confusion(row["confusion"])
     if len(table) <= MOST_DRAWN:
         title = "Confusion matrix"
-        figures["confusion.png"] = draw.confusion_figure(table, test.class_names, title, caption)
+        figures["confusion.png"] = confusion_figure(table, test.class_names, title, caption)
     # a probe keeps none
     mistakes = row.get("mistakes")
     if mistakes:
         images = test.images[torch.tensor([mistake["image"] for mistake in mistakes])]
         title = "Most confident mistakes"
-        figures["mistakes.png"] = draw.mistakes_figure(images, mistakes, title, caption)
+        figures["mistakes.png"] = mistakes_figure(images, mistakes, title, caption)
     for name, figure in figures.items():
-        draw.save_figure(figure, folder / name)
+        style.save_figure(figure, folder / name)
     return list(figures)
 
 
@@ -128,32 +131,22 @@ def draw_attention(run: Run, folder: RunFiles, caption: str) -> None:
     """Draw attention.png: attention of the last layer on some test images, head by head."""
     test = run.data.test
     encoder = run.result.encoder
-    query = usual_query(encoder)
     chosen = [("test", test, test.showcase(ATTENDED))]
-    subject = ModelWithImages(run.result, of_sets(run.data, chosen), query=query)
+    subject = ModelWithImages(run.result, of_sets(run.data, chosen), query=usual_query(encoder))
     panels = head_panels(subject, -1, "all")
-
-    # A patch that is the query is outlined
-    title = "Attention of the class token"
-    patch = None
-    if query == "mean":
-        title = "Attention of the patches, on average"
-    elif isinstance(query, tuple):
-        patch = query
-        title = f"Attention of the patch in row {patch[0]}, column {patch[1]} (outlined)"
     last = len(encoder.blocks) - 1
     caption += f" · layer {last} of 0 to {last}, whole images"
-    figure = draw.attention_figure(
+    figure = attention_figure(
         subject.images,
         panels.maps,
         panels.names,
         subject.names,
-        title,
+        f"Attention of {subject.query_name}",
         caption,
         masses=panels.prefix_mass,
-        query=patch,
+        query=subject.query_patch,
     )
-    draw.save_figure(figure, folder.attention)
+    style.save_figure(figure, folder.attention)
 
 
 def draw_dynamics(folder: RunFiles, caption: str) -> None:
@@ -171,10 +164,10 @@ def draw_dynamics(folder: RunFiles, caption: str) -> None:
             # Matrices side by side: (records, layers) each
             parts = [recorded[quantity][name] for name in present]
             courses[line][quantity] = torch.cat(parts, dim=1)
-    figure = draw.dynamics_figure(
+    figure = dynamics_figure(
         steps,
         courses,
         "Gradients and movement of the weight matrices",
         f"{caption} · encoder, means over layers · each layer: dynamics.jsonl",
     )
-    draw.save_figure(figure, folder.dynamics_picture)
+    style.save_figure(figure, folder.dynamics_picture)

@@ -30,7 +30,7 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from vit.config import Config
 from vit.device import usable_cores
-from vit.errors import ConfigError, TrainingError, one_line, shortened
+from vit.errors import ConfigError, TrainingError, shortened
 
 T = TypeVar("T")
 
@@ -245,7 +245,7 @@ def _meet(place: Distributed) -> dist.Store:
         raise TrainingError(
             f"RANK {place.rank} of {place.world_size} has not met the others within "
             f"{MEETING.seconds} s; start them all, or unset {', '.join(JOINED_BY)} to train alone "
-            f"({shortened(one_line(str(error)))})"
+            f"({shortened(str(error))})"
         ) from error
     for name in (*JOINED_BY, *COUNTS, "TORCHELASTIC_USE_AGENT_STORE"):
         os.environ.pop(name, None)

@@ -16,7 +16,7 @@ from vit.data import Dataset
 from vit.data.draws import seeded_weights
 from vit.device import Compute
 from vit.errors import ConfigError
-from vit.inputs import Normalization, to_float
+from vit.inputs import Normalization
 from vit.machine import choose_compute, choose_device, choose_precision
 from vit.mae import Model
 from vit.training.distributed import SINGLE, Distributed
@@ -125,10 +125,6 @@ class Run:
         images = self.dist.largest_shard(self.config.images_per_step)
         tokens = images * max(self.objective.lengths.values())
         return min(max(math.ceil(tokens / CPU_TOKENS), 1), images)
-
-    def prepare(self, images: Tensor) -> Tensor:
-        """Map uint8 (B, C, h, w) to the model's input (B, C, H, W), with nothing random."""
-        return self.normalize(to_float(images, self.config.model.image_size))
 
     def save_model(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
         """Save `result`, with all that `vit.checkpoints.load_model` needs."""
@@ -262,6 +258,8 @@ def setup(
         _restore(run, state)
     elif init is not None:
         run.seen_before = init.origin.trained_on
+    # it is measured along the way, and its origin prepares the images
+    run.result.origin = run.origin
     return run
 
 
