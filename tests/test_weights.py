@@ -13,7 +13,9 @@ from small import autoencoder, random_model, refused
 from tiny import NORMALIZE, encoder, same, save
 
 from vit.checkpoints import load_model
+from vit.errors import RunError
 from vit.pretrained import shipped_models
+from vit.training.run_folder import RunFolder
 from vit.weights import WEIGHTS, architecture, class_key
 
 NAMES = ("ape", "caf\u00e9", "odd \udc80 name")
@@ -75,6 +77,17 @@ def test_another_model_in_a_folder_leaves_none_of_the_images_of_the_one_before(t
     save(tmp_path, encoder(), trained_on=torch.arange(3))
     save(tmp_path, encoder())
     assert len(load_model(tmp_path).origin.trained_on) == 0
+
+
+def test_a_run_whose_folder_another_has_taken_leaves_that_ones_images(tmp_path):
+    save(tmp_path / "other", encoder(), trained_on=torch.arange(3))
+    with RunFolder(tmp_path / "run") as folder:
+        folder.begin("")
+        folder.path.rename(tmp_path / "renamed")
+        (tmp_path / "other").rename(folder.path)
+        with pytest.raises(RunError, match="replaced"):
+            save(folder.path, encoder(), trained_on=torch.arange(5))
+    assert load_model(folder.path).origin.trained_on.tolist() == [0, 1, 2]
 
 
 def test_the_same_model_is_the_same_bytes(tmp_path):

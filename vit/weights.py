@@ -64,11 +64,13 @@ def save_model(
     origin = origin or model.origin
     # first, as config.json, which comes last, says that all is there
     folder = user_path(folder)
-    (folder / TRAINED_ON).unlink(missing_ok=True)
     if len(origin.trained_on):
         make_folder(folder)
         with replacing(folder / TRAINED_ON) as temporary, temporary.open("wb") as file:
             np.save(file, origin.trained_on.unique().numpy())
+    else:
+        # those of another model that was here
+        (folder / TRAINED_ON).unlink(missing_ok=True)
 
     # timm's names, which have no "encoder."
     tensors = {}
