@@ -37,7 +37,7 @@ DETAIL = 2
 then keep detail."""
 MEASURED = 1000
 """Number of evenly spaced source images whose sizes are read to choose the stored size."""
-CACHE_LAYOUT = 10
+CACHE_LAYOUT = 11
 """Increase it when the pixels made from an image, or the contents of a cache, change."""
 
 logger = logging.getLogger(__name__)
