@@ -28,6 +28,7 @@ from vit.encoder import VisionTransformer
 from vit.evaluation.features import encoder_features, knn_accuracy, pixel_features
 from vit.evaluation.reconstruction import score_reconstruction
 from vit.inputs import to_float
+from vit.metrics import MAIN
 from vit.train import fit
 from vit.weights import weights_hash
 
@@ -73,6 +74,9 @@ def measured(place, unpainted, tmp_path, monkeypatch, called):
         assert "nan" not in said
         results = json.loads((tmp_path / "out" / "results.json").read_text())
         usual = {method: rows[0] for method, rows in results["scores"].items()}
+        # what a page shows of each
+        for method, row in usual.items():
+            assert {"protocol", "images", "baselines", MAIN[method]} <= row.keys()
         return results | usual | {"said": said}
 
     return run

@@ -264,9 +264,8 @@ class _Measures:
             "bank": bank,
             "geometry": geometry,
             "accuracy": statistics.mean(own),
+            "baselines": {name: statistics.mean(values) for name, values in found.items()},
         }
-        if found:
-            row["baselines"] = {name: statistics.mean(values) for name, values in found.items()}
         return [row | self.spread_of(own)]
 
     @property
@@ -308,11 +307,16 @@ class _Measures:
             logits.append(answers)
 
         # the answers of all seeds together, and each fit
-        row: Row = {"protocol": _fits_in_words(fits), "images": len(test), "fits": fits}
+        protocol = _fits_in_words(fits)
         if self.options.cross_validate:
-            tested_on = plural(len(test), "image")
-            row["protocol"] = f"{len(parts)}-fold over {tested_on}: {row['protocol']}"
-        row |= classification_metrics(torch.cat(logits), test.labels.repeat(len(logits)))
+            protocol = f"{len(parts)}-fold over {plural(len(test), 'image')}: {protocol}"
+        row = {
+            "protocol": protocol,
+            "images": len(test),
+            "fits": fits,
+            **classification_metrics(torch.cat(logits), test.labels.repeat(len(logits))),
+            "baselines": {},
+        }
         return [row | self.spread_of([accuracy(answers, test.labels) for answers in logits])]
 
     def spread_of(self, accuracies: Sequence[float]) -> Row:
