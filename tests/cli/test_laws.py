@@ -121,7 +121,7 @@ def test_images_that_cannot_be_read_are_left_out_on_request(
 # --- Which data ----------------------------------------------------------------------------------
 
 
-def test_data_is_a_name_or_a_folder(tmp_path, monkeypatch):
+def test_data_is_a_name_or_a_folder(tmp_path, monkeypatch, refused):
     monkeypatch.chdir(tmp_path)
     for name in ("pictures", "scenes"):
         (tmp_path / name).mkdir()
@@ -130,5 +130,9 @@ def test_data_is_a_name_or_a_folder(tmp_path, monkeypatch):
         assert named_data(name) == {"source": "folder", "root": name}
     with pytest.warns(UserWarning, match=r"not the folder scenes here: that is \./scenes$"):
         assert named_data("scenes")["source"] == "scenes"
+    # a command says it once
+    with pytest.warns(UserWarning, match="not the folder scenes") as said:
+        refused("evaluate vit-tiny-p4-cifar10 scenes --limit 4 --method head")
+    assert len(said) == 1
     with pytest.raises(ConfigError, match=r"--data: .picturs. .*; did you mean pictures\?"):
         named_data("picturs")
