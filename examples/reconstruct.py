@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from PIL import Image
 
 from vit import MaskedAutoencoder, load_model
-from vit.device import Compute
 from vit.evaluation.reconstruction import fixed_mask, reconstruct
 
 checkpoint, size, out, *files = sys.argv[1:]
@@ -26,7 +25,7 @@ inputs = torch.stack([model.origin.transform(Image.open(file)) for file in files
 images = (255 * model.origin.normalize.invert(inputs)).round().byte()
 grid = model.encoder.patch_embed.grid_size
 mask = fixed_mask("random", 0, len(files), grid, 0.6)
-filled = reconstruct(model, images, model.origin.normalize, mask, Compute(torch.device("cpu")))
+filled = reconstruct(model, images, mask)
 hidden = F.interpolate(mask.mask.view(-1, 1, *grid), (height, width)) > 0  # (B, 1, H, W)
 
 # a row per image; the figure is as high as its rows

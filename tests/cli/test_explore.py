@@ -14,7 +14,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from PIL import Image
-from tiny import CPU, captured, encoder, randomize, save, weights_of
+from tiny import captured, encoder, randomize, save, weights_of
 
 from vit.evaluation.reconstruction import reconstruct
 
@@ -63,7 +63,7 @@ def test_the_page_of_a_masked_model_with_registers(shown, vit, tmp_path):
     described, codes = read_page(page)
     model, inputs, pixels, mask = shown("registers", ratio=0.6, seed=4)
     maps = captured(model, inputs, mask)
-    filled = reconstruct(model, pixels, model.origin.normalize, mask, CPU)
+    filled = reconstruct(model, pixels, mask)
     assert_array_equal(numbers["hidden"].reshape(2, 12), mask.mask.bool())
     assert_array_equal(numbers["filled"], filled)
     for image, entry in enumerate(described["images"]):

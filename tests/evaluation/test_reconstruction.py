@@ -19,6 +19,7 @@ from vit.inputs import to_float
 from vit.mae import MaskedAutoencoder, masked_patch_loss, patch_targets
 from vit.masking import NOISE, Mask, make_mask
 from vit.patches import patchify
+from vit.weights import Origin
 
 SIZE, PATCH, GRID = (8, 12), (4, 2), (2, 6)
 
@@ -28,7 +29,9 @@ def prepare(images: Tensor) -> Tensor:
 
 
 def small_model(norm_pix_loss: bool = True, **settings: object) -> MaskedAutoencoder:
-    return autoencoder(norm_pix_loss, image_size=SIZE, patch_size=PATCH, **settings)
+    model = autoencoder(norm_pix_loss, image_size=SIZE, patch_size=PATCH, **settings)
+    model.origin = Origin(normalize=NORMALIZE, image_size=SIZE, channels=3)
+    return model
 
 
 class Oracle(nn.Module):
@@ -37,7 +40,7 @@ class Oracle(nn.Module):
     def __init__(self, model: MaskedAutoencoder):
         super().__init__()
         self.encoder, self.targets = model.encoder, model.targets
-        self.norm_pix_loss = model.norm_pix_loss
+        self.norm_pix_loss, self.origin = model.norm_pix_loss, model.origin
 
     def forward(self, inputs: Tensor, mask: Mask) -> Tensor:
         return self.targets(inputs)
@@ -119,14 +122,14 @@ def test_the_test_mask_is_always_the_same(kind):
 @pytest.mark.parametrize("norm_pix_loss", [True, False])
 def test_visible_pixels_stay_and_hidden_ones_are_not_looked_at(norm_pix_loss):
     model, mask, images = small_model(norm_pix_loss), random_mask(5), random_images()
-    first = reconstruct(model, images, NORMALIZE, mask, CPU)
+    first = reconstruct(model, images, mask)
     covered = torch.kron(mask.mask.unflatten(1, GRID), torch.ones(PATCH)) > 0
     hidden = covered[:, None].expand(-1, 3, -1, -1)
     close(first[~hidden], (images / 255)[~hidden], 1e-6)
 
     changed = torch.where(hidden, random_images(), images)
     assert not torch.equal(changed, images)
-    other = reconstruct(model, changed, NORMALIZE, mask, CPU)
+    other = reconstruct(model, changed, mask)
     assert torch.equal(other[hidden], first[hidden])
 
 
@@ -135,14 +138,14 @@ def test_a_perfect_model_gives_the_image_back(norm_pix_loss, off):
     """Of normalised patches where all have the same mean and deviation: even texture."""
     images = random_images(5, PATCH).repeat(1, 1, *GRID) if norm_pix_loss else random_images()
     oracle = Oracle(small_model(norm_pix_loss))
-    result = reconstruct(oracle, images, NORMALIZE, random_mask(5), CPU)
+    result = reconstruct(oracle, images, random_mask(5))
     close(result, images / 255, off)
 
 
 def test_measured_in_eval_mode_and_left_in_its_own():
     model, images, mask = small_model(drop_path=0.9), random_images(), random_mask(5)
     scores = [score_reconstruction(model, images, prepare, "random", 0.75, CPU) for _ in range(2)]
-    pictures = [reconstruct(model, images, NORMALIZE, mask, CPU) for _ in range(2)]
+    pictures = [reconstruct(model, images, mask) for _ in range(2)]
     assert scores[0] == scores[1]
     assert torch.equal(*pictures)
     assert all(module.training for module in model.modules())

@@ -11,7 +11,7 @@ from vit.data.draws import make_generator
 from vit.device import Compute
 from vit.errors import require_finite
 from vit.evaluation.features import Prepare, batches
-from vit.inputs import Images, Normalization, to_float
+from vit.inputs import Images
 from vit.isolation import eval_mode
 from vit.mae import MaskedAutoencoder, masked_patch_loss
 from vit.masking import Mask, make_mask, take
@@ -104,9 +104,7 @@ def nearest_visible(targets: Tensor, mask: Mask, grid_size: tuple[int, int]) -> 
 
 
 @torch.no_grad()
-def reconstruct(
-    model: MaskedAutoencoder, images: Tensor, normalize: Normalization, mask: Mask, compute: Compute
-) -> Tensor:
+def reconstruct(model: MaskedAutoencoder, images: Tensor, mask: Mask) -> Tensor:
     """Reconstruct the masked patches of some images, as images to look at.
 
     A model that predicts normalised patches does not predict their brightness and contrast. Taking
@@ -114,18 +112,20 @@ def reconstruct(
     1 / distance^2.
 
     Args:
+        model: trained or loaded: its `origin` prepares the images, whole.
         images: uint8 (B, C, h, w).
-        normalize: of the model's input.
+        mask: of these images.
 
     Returns:
         float32 (B, C, H, W) from 0 to 1, on the CPU: the visible patches as they were, the masked
         ones as the model predicts them.
     """
     embed = model.encoder.patch_embed
-    inputs = normalize(to_float(images.to(compute.device), embed.image_size))
-    mask = mask.to(compute.device)
-    with eval_mode(model), compute.autocast():
-        prediction = model(inputs, mask).float()  # (B, L, P)
+    device = next(model.parameters()).device
+    inputs = model.origin.inputs(images.to(device), whole=True)
+    mask = mask.to(device)
+    with eval_mode(model):
+        prediction = model(inputs, mask)  # (B, L, P)
 
     # back from the model's target space to that of its input
     patches = patchify(inputs, embed.patch_size)  # (B, L, P)
@@ -137,7 +137,7 @@ def reconstruct(
     masked = mask.mask[:, :, None] > 0  # (B, L, 1)
     filled = torch.where(masked, prediction, patches)
     filled = unpatchify(filled, embed.patch_size, embed.grid_size)  # (B, C, H, W)
-    return normalize.invert(filled).clamp(0, 1).cpu()
+    return model.origin.normalize.invert(filled).clamp(0, 1).cpu()
 
 
 def estimate_statistics(

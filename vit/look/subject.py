@@ -16,7 +16,6 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vit.device import Compute
 from vit.errors import plural
 from vit.inputs import as_seen, fit_picture, opened
 from vit.interpret.capture import Patch, Query
@@ -193,8 +192,7 @@ class ModelWithImages:
 
         assert self.mask is not None
         model: Any = self.model  # one with a decoder
-        normalize = model.origin.normalize
-        return reconstruct(model, self.pixels, normalize, self.mask, Compute(self.device))
+        return reconstruct(model, self.pixels, self.mask)
 
     # --- The query, and words for captions ---
 
