@@ -208,12 +208,12 @@ class _Measures:
     def labelled(self) -> list[Tensor]:
         """For each seed the training images whose labels may be used, int64."""
         train = self.splits[0]
+        hashes = train.image_hashes
         count = max(1, round(self.options.labels * len(train)))
-        chosen = []
-        for seed in self.options.seeds:
-            is_used = lowest_of_classes(train.image_hashes, train.labels, count, "labels", seed)
-            chosen.append(is_used.nonzero().flatten())
-        return chosen
+        return [
+            lowest_of_classes(hashes, train.labels, count, "labels", seed).nonzero()[:, 0]
+            for seed in self.options.seeds
+        ]
 
     @property
     def knn(self) -> list[Row]:
@@ -233,9 +233,10 @@ class _Measures:
         hashes = train.image_hashes if self.options.cross_validate else None
 
         # with all labels, every seed gives the same
-        banks = []
-        for images in self.labelled[: 1 if self.options.labels == 1 else None]:
-            banks.append(images[spread(len(images), self.options.knn_images, self.data.source)])
+        banks = [
+            images[spread(len(images), self.options.knn_images, self.data.source)]
+            for images in self.labelled[: 1 if self.options.labels == 1 else None]
+        ]
         bank = len(banks[0])
         geometry = geometry_of(bank, features[""][0].shape[1])
         found = {}
@@ -300,10 +301,10 @@ class _Measures:
                 if len(fitted) < len(train):
                     features = features[:, fitted]
                 queries = self.features[-1][:, tested]
-                fitted_on = (features, labels, queries, held_out, classes)
-                grid = self.options.l2_grid
-                answers[tested], fit = linear_probe(*fitted_on, self.choices, grid)
-                fits.append({"labels": len(fitted), "held_out": int(held_out.sum()), **fit})
+                answers[tested], fit = linear_probe(
+                    features, labels, queries, held_out, classes, self.choices, self.options.l2_grid
+                )
+                fits.append(fit)
             logits.append(answers)
 
         # the answers of all seeds together, and each fit

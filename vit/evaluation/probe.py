@@ -76,10 +76,15 @@ def fit_probe(
     # steps between two checks for convergence, which L-BFGS itself cannot do: it sees the gradient
     # of the scaled weights only
     steps = min(MOST_STEPS, 20)
-    settings: dict[str, Any] = dict(
-        tolerance_grad=0.0, tolerance_change=0.0, history_size=20, line_search_fn="strong_wolfe"
+    optimizer = torch.optim.LBFGS(
+        [scaled, bias],
+        max_iter=steps,
+        max_eval=2 * steps,
+        tolerance_grad=0.0,
+        tolerance_change=0.0,
+        history_size=20,
+        line_search_fn="strong_wolfe",
     )
-    optimizer = torch.optim.LBFGS([scaled, bias], max_iter=steps, max_eval=2 * steps, **settings)
 
     def loss() -> Tensor:
         """Compute the loss and its gradient."""
@@ -150,12 +155,14 @@ def linear_probe(
 
     Returns:
         The test images' logits (M, classes), from a probe fitted to all training images; and how it
-        was found: "layers" (a name of `choices`), "strength", "converged", and for each choice
-        the best accuracy on held-out images, "held_out_accuracy".
+        was found: how many "labels", of which "held_out" chose; "layers" (a name of `choices`),
+        "strength", "converged", and for each choice the best accuracy on held-out images,
+        "held_out_accuracy".
     """
-    if not bool(held_out.any()) or bool(held_out.all()):
+    count = int(held_out.sum())
+    if count in (0, len(labels)):
         raise UserError(
-            f"linear probe: {int(held_out.sum())} of {len(labels)} training images are held out; "
+            f"linear probe: {count} of {len(labels)} training images are held out; "
             "some must be, and not all: use more labels, or --method knn"
         )
 
@@ -163,7 +170,7 @@ def linear_probe(
         """Return (layers, N, D) as (N, D for each of these layers)."""
         return torch.cat([features[layer] for layer in layers], dim=1)
 
-    least = LEAST_REGULARISATION / int((~held_out).sum())
+    least = LEAST_REGULARISATION / (len(labels) - count)
     strengths = tuple(strength for strength in strengths if strength >= least) or strengths[:1]
 
     # the best strength of each choice, by accuracy; each fit starts from the one before
@@ -188,6 +195,8 @@ def linear_probe(
     probe, converged = fit_probe(fitting, labels, classes, strength)
     fits.close()
     return logits_of(probe, testing), {
+        "labels": len(labels),
+        "held_out": count,
         "layers": name,
         "strength": strength,
         "converged": converged,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 import torch
 from torch import Tensor
 
@@ -48,7 +46,7 @@ def score_reconstruction(
     """
     title = f"{kind} masks, {mask_ratio:.0%} masked"
     grid_size = model.encoder.patch_embed.grid_size
-    parts: defaultdict[str, list[Tensor]] = defaultdict(list)
+    parts = []
     start = 0
     for inputs in batches(images, prepare, compute, title):
         mask = fixed_mask(kind, start, len(inputs), grid_size, mask_ratio).to(compute.device)
@@ -57,21 +55,20 @@ def score_reconstruction(
         targets = model.targets(inputs)  # (B, L, P)
 
         # what the model fills in, and the guesses
-        guesses = {
-            "loss": prediction,
-            "mean_of_visible_patches": mean_visible(targets, mask),
-            "nearest_visible_patch": nearest_visible(targets, mask, grid_size),
-        }
-        for name, guess in guesses.items():
-            losses_of = masked_patch_loss(guess, targets, mask.mask, dim=1)  # (B,)
-            parts[name].append(losses_of.cpu())
+        guesses = (
+            prediction,
+            mean_visible(targets, mask),
+            nearest_visible(targets, mask, grid_size),
+        )
+        of_batch = [masked_patch_loss(guess, targets, mask.mask, dim=1) for guess in guesses]
+        parts.append(torch.stack(of_batch).cpu())  # (3, B)
         start += len(inputs)
 
-    losses = {name: torch.cat(of_batches) for name, of_batches in parts.items()}
-    for values in losses.values():
-        require_finite("the losses on masked patches", values)
+    losses = torch.cat(parts, dim=1)  # (3, N)
+    require_finite("the losses on masked patches", losses)
     # in float64, because there may be many images
-    return {name: float(values.double().mean()) for name, values in losses.items()}
+    loss, mean, nearest = [float(values.mean()) for values in losses.double()]
+    return {"loss": loss, "mean_of_visible_patches": mean, "nearest_visible_patch": nearest}
 
 
 def mean_visible(targets: Tensor, mask: Mask) -> Tensor:
