@@ -164,12 +164,12 @@ def confusion(logits: Tensor, labels: Tensor) -> list[list[int]] | dict[str, Any
         The rows; above DENSE_CLASSES the cells with a count, as [label, prediction, count].
     """
     classes = logits.shape[1]
-    pairs = torch.stack([labels, logits.argmax(1)])  # (2, N)
+    numbers = labels * classes + logits.argmax(1)  # (N,), of each image's cell
     if classes > DENSE_CLASSES:
-        cells, counts = pairs.unique(dim=1, return_counts=True)
-        return {"classes": classes, "cells": torch.cat([cells, counts[None]]).T.tolist()}
-    table = torch.zeros(classes, classes, dtype=torch.int64)
-    return table.index_put(tuple(pairs), torch.tensor(1), accumulate=True).tolist()
+        cells, counts = numbers.unique(return_counts=True)
+        table = torch.stack([cells // classes, cells % classes, counts], dim=1)  # (cells, 3)
+        return {"classes": classes, "cells": table.tolist()}
+    return numbers.bincount(minlength=classes**2).view(classes, classes).tolist()
 
 
 def read_confusion(plain: Any) -> Tensor:

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit.device import Compute
@@ -178,11 +179,8 @@ def knn_accuracy(
         geometry: see `for_neighbours`.
     """
     # unit vectors, whose products are cosines; in place, to save memory
-    train_features, features = for_neighbours(
-        train_features.to(device), features.to(device), geometry
-    )
-    for vectors in (train_features, features):
-        vectors.div_(vectors.norm(dim=1, keepdim=True).clamp(min=1e-12))
+    mapped = for_neighbours(train_features.to(device), features.to(device), geometry)
+    train_features, features = (F.normalize(vectors, out=vectors) for vectors in mapped)
 
     classes = int(train_labels.max()) + 1
     k = min(k, len(train_features))
