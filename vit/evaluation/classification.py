@@ -52,10 +52,11 @@ def head_logits(
     views: int = 1,
 ) -> Tensor:
     """Return the logits (views, N, classes) of a model's own head: see `view_logits`."""
-    parts = []
     with eval_mode(encoder), compute.autocast():
-        for inputs in batches(images, prepare, compute, "logits"):
-            parts.append(view_logits(encoder, inputs, views).cpu())
+        parts = [
+            view_logits(encoder, inputs, views).cpu()
+            for inputs in batches(images, prepare, compute, "logits")
+        ]
     return torch.cat(parts, dim=1)
 
 
@@ -138,18 +139,16 @@ def confident_mistakes(logits: Tensor, test: ImageSet) -> list[dict[str, Any]]:
     confidence, predicted = logits.softmax(1).max(1)  # each (N,)
     wrong = (predicted != test.labels).nonzero().flatten()
     surest = wrong[confidence[wrong].argsort(descending=True, stable=True)][:12]
-    mistakes = []
-    for image in surest.tolist():
-        mistakes.append(
-            {
-                "image": image,
-                "file": one_line(test.files[image]) if test.files else "",
-                "class": test.class_names[int(test.labels[image])],
-                "predicted": test.class_names[int(predicted[image])],
-                "confidence": float(confidence[image]),
-            }
-        )
-    return mistakes
+    return [
+        {
+            "image": image,
+            "file": one_line(test.files[image]) if test.files else "",
+            "class": test.class_names[int(test.labels[image])],
+            "predicted": test.class_names[int(predicted[image])],
+            "confidence": float(confidence[image]),
+        }
+        for image in surest.tolist()
+    ]
 
 
 def accuracy(logits: Tensor, labels: Tensor) -> float:

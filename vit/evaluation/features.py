@@ -99,10 +99,11 @@ def pixel_features(images: Images) -> Tensor:
     """
     # small images keep every pixel
     size = (min(images.shape[-2], 32), min(images.shape[-1], 32))
-    features = []
-    for start in range(0, len(images), 1024):
-        features.append(to_float(images[start : start + 1024], size, SHRUNK).flatten(1))
-    return torch.cat(features)
+    parts = [
+        to_float(images[start : start + 1024], size, SHRUNK)
+        for start in range(0, len(images), 1024)
+    ]
+    return torch.cat(parts).flatten(1)
 
 
 def standardised(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
