@@ -26,7 +26,7 @@ from vit.figures.mosaic import (
     with_size,
 )
 from vit.figures.scale import REDS, Scale, short
-from vit.figures.style import COLOURS, styled
+from vit.figures.style import COLOURS, evenly, styled
 
 Patch = tuple[int, int]
 MOST_A_LINE = 13
@@ -301,15 +301,11 @@ class Sheet:
     """
 
     def __init__(self, images: Tensor, maps: Tensor, lead: int = 1, beside: bool = True):
-        # Maps in lines of equal length
+        # Maps in lines, and images with few maps side by side: six tiles in a row
         self.lead = lead
-        lines = math.ceil(maps.shape[1] / MOST_A_LINE)
-        self.a_line = math.ceil(maps.shape[1] / lines)
-        # Images with few maps share a row: rows of equal length, so that none is nearly empty
+        self.a_line = evenly(maps.shape[1], MOST_A_LINE)
         tiles = lead + self.a_line
-        self.across = 1
-        if beside and tiles <= 3:
-            self.across = math.ceil(len(images) / math.ceil(len(images) * tiles / 6))
+        self.across = evenly(len(images), 6 // tiles) if beside else 1
 
         # A whole number of dots for a patch
         self.size = images.shape[-2:]
@@ -368,8 +364,7 @@ class Sheet:
                 rows.append(row[:first])
             for place in range(first, len(row), self.a_line):
                 rows.append([*[None] * self.lead, *row[place : place + self.a_line]])
-        group = first if self.across > 1 else 0
-        return mosaic(rows, with_size(title, self.size), subtitle, group=group, **look)
+        return mosaic(rows, with_size(title, self.size), subtitle, group=first, **look)
 
 
 # --- Tiles ---------------------------------------------------------------------------------------

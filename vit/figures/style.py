@@ -237,9 +237,15 @@ def wrapped(text: str, width: float, size: float, weight: str = "normal") -> lis
 def legend_columns(names: Sequence[str], width: float, size: float = 7.5) -> int:
     """Return how many entries of a legend fit side by side in `width` inches."""
     widest = max(text_width(name, size) for name in names) + 44
-    most = min(max(int(width * 72 / widest), 1), len(names))
-    # Lines of equal length
-    return math.ceil(len(names) / math.ceil(len(names) / most))
+    return evenly(len(names), int(width * 72 / widest))
+
+
+def evenly(count: int, most: int) -> int:
+    """Return how many of `count` things stand in a line of at most `most`, at least 1.
+
+    Lines are of equal length, so that none is nearly empty.
+    """
+    return math.ceil(count / math.ceil(count / max(most, 1)))
 
 
 def png_of(figure: Figure) -> bytes:
