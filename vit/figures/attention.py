@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch as Swatch
 from matplotlib.patheffects import Normal, Stroke
+from numpy.lib.stride_tricks import sliding_window_view
 from torch import Tensor
 
 from vit.figures.mosaic import (
@@ -45,21 +46,14 @@ SCALES = {
     "log": "one logarithmic scale for all maps",
 }
 """The scales of colours, by name, in words."""
-ON_MAPS = (COLOURS.quiet, 0.6)
-"""A stroke over a map: colour and opacity."""
 OUTLINED = Swatch(
     facecolor=COLOURS.absent,
     edgecolor=MARK,
     linewidth=1.3,
     path_effects=[Stroke(linewidth=2.6, foreground=COLOURS.ink), Normal()],
 )
-ABSENT = Swatch(facecolor=COLOURS.absent, edgecolor=ON_MAPS[0], hatch="///", linewidth=0)
-CROSSED = Swatch(
-    facecolor=REDS(0.25),
-    edgecolor=ON_MAPS[0],
-    hatch="///",
-    linewidth=0,
-)
+ABSENT = Swatch(facecolor=COLOURS.absent, edgecolor=COLOURS.stroke, hatch="///", linewidth=0)
+CROSSED = Swatch(facecolor=REDS(0.25), edgecolor=COLOURS.quiet, hatch="///", linewidth=0)
 
 
 @styled
@@ -218,8 +212,8 @@ def masked_figure(
     sheet = Sheet(images, maps, lead=3)
     values, scales, notes = _scaled(maps, scale)
     masked = hidden.cpu().numpy()
-    # The weights of a map and the mass beside it sum to 1
-    on_visible = (maps.cpu().double().numpy() * ~masked[:, None]).sum((-2, -1))
+    # The mean of values in multiples of uniform is a share; with the mass beside it, all are 1
+    on_visible = (values * ~masked[:, None]).mean((-2, -1))
     note = f"%: attention on visible patches, which are {1 - masked.mean():.0%} of all patches."
     if masses is not None and masses.any():
         note += f" The attention on neither kind of patch is on {NO_PLACE}."
@@ -233,7 +227,7 @@ def masked_figure(
         strokes = sheet.strokes(masked[image])
         for map_ in values[image]:
             painted = _painted(sheet, scales[image % len(scales)], map_, original)
-            pictures.append(_mixed(painted, ON_MAPS[0], ON_MAPS[1] * strokes))
+            pictures.append(_mixed(painted, COLOURS.quiet, 0.6 * strokes))
         names = [labels[image] or "original", "masked input", "reconstruction"]
         names += [f"decoder {panel}" for panel in panels]
         words = ["", "", "", *(f"{share:.0%} on visible" for share in on_visible[image])]
@@ -380,8 +374,7 @@ def _painted(sheet: Sheet, scale: Scale, values: np.ndarray, under: np.ndarray) 
 
 def _absent(sheet: Sheet, picture: np.ndarray, patches: np.ndarray) -> np.ndarray:
     """Return a tile with patches grey and crossed: they have no value."""
-    covered = sheet.enlarged(patches)[..., None]
-    grey = np.where(covered, as_bytes(COLOURS.absent), picture)
+    grey = _mixed(picture, COLOURS.absent, sheet.enlarged(patches)[..., None])
     return _mixed(grey, COLOURS.stroke, sheet.strokes(patches))
 
 
@@ -402,9 +395,8 @@ def dimmed(picture: np.ndarray) -> np.ndarray:
 def _lit(picture: np.ndarray, chosen: np.ndarray) -> np.ndarray:
     """Return a tile that is dimmed but for what is chosen (H, W), which has an outline."""
     lit = np.where(chosen[..., None], picture, dimmed(picture))
-    # The outline: dots of which one two steps away, in either direction, is not chosen
-    near = np.pad(chosen, 2)
-    inner = near[:-4, 2:-2] & near[4:, 2:-2] & near[2:-2, :-4] & near[2:-2, 4:]
+    # The outline: dots of which not all others within two steps are chosen
+    inner = sliding_window_view(np.pad(chosen, 2), (5, 5)).all((-2, -1))
     lit[chosen & ~inner] = as_bytes(COLOURS.ink)
     return lit
 
@@ -455,8 +447,7 @@ def _on_patches(
         maps: (B, P, rows, columns).
         quantity: what is shared out.
     """
-    count, panels = maps.shape[:2]
-    below = [[""] * (1 + panels) for _ in range(count)]
+    below = [[""] * (1 + maps.shape[1]) for _ in maps]
     if masses is None:
         return below, []
     # As written: 89.7% is 90%, and not below it
@@ -464,7 +455,6 @@ def _on_patches(
     few = np.argwhere(shares.round(2) < MOST)
     for image, panel in few:
         below[image][1 + panel] = f"{shares[image, panel]:.0%} on patches"
-    if not few.size:
-        return below, []
     note = f"A percentage below a map is its {quantity} on patches, if less than {MOST:.0%}."
-    return below, [f"{note} The rest is on {NO_PLACE}."]
+    note += f" The rest is on {NO_PLACE}."
+    return below, [note] if few.size else []
