@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap, ListedColormap, Normalize, TwoSlopeNorm
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import Locator, LogLocator, MaxNLocator
 
 from vit.figures.style import COLOURS
 
@@ -50,6 +50,7 @@ class Scale:
 
     Attributes:
         low, top: the values of the first and the last colour.
+        begin: where its bar begins between them, 0 to 1.
         values: (n,), without nan.
     """
 
@@ -59,18 +60,18 @@ class Scale:
         self.share = share
         # 0 is on every linear scale
         on_scale = np.append(self.values, 0.0)
-        top = float(on_scale.max())
-        usual = float(np.quantile(on_scale, 0.99))
+        top = on_scale.max()
+        usual = np.quantile(on_scale, 0.99)
         if 0 < 2 * usual < top:
             top = usual
         if share:
             top = max(top, LEAST_TOP)
-        low = float(on_scale.min())
+        low = on_scale.min()
         if top == low or (log and top == 0):
             top = low + 1.0
         if log:
             start = np.quantile([*on_scale[on_scale > 0], top], 0.005)
-            low = min(max(float(start), top / 1e4), 1 / LEAST_TOP if share else top / 10)
+            low = min(max(start, top / 1e4), 1 / LEAST_TOP if share else top / 10)
         self.low = low
         self.top = top
 
@@ -81,11 +82,9 @@ class Scale:
             self.norm = TwoSlopeNorm(float(not log), *ends)
             colours = AROUND_UNIFORM
         # The palest colours are left out of an overlay: they would look like a veil
-        self.overlay = overlay
+        self.begin = 0.5 if overlay and share else 0.0
         if overlay:
-            strength = np.linspace(0, 1, 256)
-            if share:
-                strength = np.clip(2 * strength - 1, 0, 1)
+            strength = np.linspace(-1.0 if share else 0.0, 1.0, 256).clip(0)
             opaque = REDS(0.4 + 0.6 * strength)[:, :3]
             colours = ListedColormap(np.column_stack([opaque, 0.9 * strength]))
         self.colours = colours.with_extremes(bad=COLOURS.absent)
@@ -110,26 +109,23 @@ class Scale:
         bar.outline.set(linewidth=0.5, edgecolor=COLOURS.stroke)
 
         # Numbers: the top, uniform, and round ones, where they touch no other
-        round_values: Any = MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]).tick_values(self.low, self.top)
+        locator: Locator = MaxNLocator(6, steps=[1, 2, 2.5, 5, 10])
         if self.log:
-            round_values = np.outer(10.0 ** np.arange(-9, 9), [1, 3]).ravel()
-        candidates = [self.top, *round_values]
+            locator = LogLocator(subs=[1, 3])
+        candidates = [self.top, *locator.tick_values(self.low, self.top)]
         if self.share:
             candidates.insert(1, 1.0)
-        bottom = 0.0
-        if self.overlay and self.share:
-            bottom = 0.5
         ticks: dict[float, str] = {}
         for value in candidates:
             place = float(self.places(value))
-            is_there = self.low <= value <= self.top and place >= bottom
+            is_there = self.low <= value <= self.top and place >= self.begin
             if is_there and all(abs(place - tick) * inches > 0.16 for tick in ticks):
                 ticks[place] = short(value)
                 if self.share and value == 1:
                     ticks[place] += " = uniform"
         bar.set_ticks(self.norm.inverse(list(ticks)), labels=list(ticks.values()))
         bar.minorticks_off()
-        axes.set_ylim(*self.norm.inverse([bottom, 1.0]))
+        axes.set_ylim(*self.norm.inverse([self.begin, 1.0]))
         axes.tick_params(labelsize=7, width=0.6, length=2.5)
 
 
