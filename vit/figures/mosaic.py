@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,7 +66,7 @@ def mosaic(
     group: int = 0,
     scales: Sequence[Scale] = (),
     unit: str = "",
-    legend: Mapping[str, Any] = MappingProxyType({}),
+    legend: Mapping[str, Any] = {},
     notes: Sequence[str] = (),
 ) -> Figure:
     """Draw tiles in rows, in one array.
@@ -127,16 +126,14 @@ def mosaic(
         axes.text(x, y, "\n".join(text), ha="center", linespacing=1.1, fontsize=SMALL, **look)
     for top, name in zip(tops, names, strict=False):
         axes.text(MARGIN, top + high / 2, name, fontsize=8.5, va="center")
-    quiet = {"fontsize": SMALL, "color": COLOURS.quiet}
-    axes.text(MARGIN, notes_top, "\n".join(lines), va="top", linespacing=1.3, **quiet)
-    axes.text(right + 18, tops[0] - 14, fitted(unit, (BAR - 21) / DPI * 72, SMALL), **quiet)
+    axes.text(MARGIN, notes_top, "\n".join(lines), linespacing=1.3, fontsize=SMALL, **under)
+    above_bar = fitted(unit, (BAR - 21) / DPI * 72, SMALL)
+    axes.text(right + 18, tops[0] - 14, above_bar, fontsize=SMALL, color=COLOURS.quiet)
 
     # A bar beside the rows of its tiles, within about 5 inches: a longer one is no easier to read
-    of_each = len(tops) // max(len(scales), 1)
-    for scale, first in zip(scales, range(0, len(tops), of_each), strict=False):
-        top = tops[first]
-        length = min(tops[first + of_each - 1] + high - top, max(high, 720))
-        place = (right + 18, top, 18, length)
+    for scale, its_tops in zip(scales, np.array_split(tops, len(scales) or 1), strict=False):
+        length = min(its_tops[-1] + high - its_tops[0], max(high, 720))
+        place = (right + 18, its_tops[0], 18, length)
         scale.draw_bar(axes.inset_axes(place, transform=axes.transData), length / DPI)
     if legend:
         axes.legend(
@@ -181,14 +178,14 @@ def blank(height: int, width: int) -> np.ndarray:
     return np.full((height, width, 3), 255, dtype=np.uint8)
 
 
-def to_bytes(picture: np.ndarray) -> np.ndarray:
+def to_bytes(picture: Any) -> np.ndarray:
     """0 to 1 -> uint8."""
     return (np.clip(picture, 0, 1) * 255).round().astype(np.uint8)
 
 
 def as_bytes(colour: Any) -> np.ndarray:
     """Return a colour of matplotlib as uint8 (3,)."""
-    return to_bytes(np.array(to_rgb(colour)))
+    return to_bytes(to_rgb(colour))
 
 
 def image_bytes(images: Tensor) -> np.ndarray:
