@@ -48,7 +48,7 @@ def dynamics_figure(steps: Tensor, courses: Courses, title: str, subtitle: str) 
         names[name] = name if course["gradient_norm"].any() else f"{name} (frozen)"
     # As wide as two panels; the legend below takes the lines it needs
     width = 7.0
-    across = legend_columns(list(names.values()), width - 0.3, 8)
+    across = legend_columns(names.values(), width - 0.3, 8)
     figure = titled_figure(width, 3.1 + 0.18 * -(-len(names) // across), title, subtitle)
 
     panels = figure.subplots(1, len(QUANTITIES))

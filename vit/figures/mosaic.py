@@ -115,7 +115,7 @@ def mosaic(
 
     # Legend and notes take the width of the sheet
     room = (width - 2 * MARGIN) / DPI
-    in_line = legend_columns(list(legend), room) if legend else 1
+    in_line = legend_columns(legend, room) if legend else 1
     notes_top = foot + 8 + math.ceil(len(legend) / in_line) * 26
     lines = [*chain(*(wrapped(note, room * 72, SMALL) for note in notes))]
     strips.append(blank(notes_top - foot + len(lines) * LINE + 12, width))

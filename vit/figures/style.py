@@ -9,8 +9,8 @@ import io
 import math
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
 from functools import lru_cache, wraps
 from pathlib import Path
 from types import SimpleNamespace
@@ -74,11 +74,9 @@ def read_sheet() -> Any:
 SHEET = read_sheet()
 
 
-@contextmanager
-def style() -> Iterator[None]:
-    """Give new artists our style, whatever the matplotlibrc holds."""
-    with context(["default", SHEET]):
-        yield
+def style() -> AbstractContextManager[None]:
+    """Give new artists our style in a block, whatever the matplotlibrc holds."""
+    return context(["default", SHEET])
 
 
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
@@ -202,8 +200,6 @@ def percent_tick(share: float, _: float = 0) -> str:
 @lru_cache(maxsize=4096)
 def text_width(text: str, size: float, weight: str = "normal") -> float:
     """Return the width of a line of text in points (1/72 inch), at a font size in points."""
-    if not text:
-        return 0.0
     font = FontProperties(size=size, weight=weight)
     return float(text_to_path.get_text_width_height_descent(text, font, False)[0])
 
@@ -234,7 +230,7 @@ def wrapped(text: str, width: float, size: float, weight: str = "normal") -> lis
         letters = max(min(letters - 1, int(letters * max(width / widest, 0.5) + 1)), 1)
 
 
-def legend_columns(names: Sequence[str], width: float, size: float = 7.5) -> int:
+def legend_columns(names: Collection[str], width: float, size: float = 7.5) -> int:
     """Return how many entries of a legend fit side by side in `width` inches."""
     widest = max(text_width(name, size) for name in names) + 44
     return evenly(len(names), int(width * 72 / widest))
