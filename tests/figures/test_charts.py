@@ -25,8 +25,8 @@ def courses():
     """What was recorded of each matrix, in three layers."""
     draws = seeded(0)
     found = {}
-    for name in NAMES:
-        found[name] = {part: torch.rand(8, 3, generator=draws) + 0.01 for part in QUANTITIES}
+    for part in QUANTITIES:
+        found[part] = {name: torch.rand(8, 3, generator=draws) + 0.01 for name in NAMES}
     return found
 
 
@@ -43,7 +43,7 @@ def test_each_head_is_a_dot_where_its_value_is():
 
 def test_a_single_value_is_seen():
     step = {"epoch": 1.0, "loss": 0.5, "lr": 0.1, "grad_norm": 1.0}
-    once = {"W_Q": {part: torch.ones(1, 2) for part in QUANTITIES}}
+    once = {part: {"W_Q": torch.ones(1, 2)} for part in QUANTITIES}
     figures = [
         curves_figure([step], [Curve("loss", "loss")], "", ""),
         dynamics_figure(STEPS[:1], once, "", ""),
@@ -103,7 +103,7 @@ def test_a_line_of_dynamics_is_the_mean_over_layers_and_told_from_all_others(cou
     figure = dynamics_figure(STEPS, courses, "Title", "subtitle")
     for axes, quantity in zip(figure.axes, QUANTITIES, strict=True):
         for line, name in zip(axes.lines, NAMES, strict=True):
-            assert np.allclose(line.get_ydata(), courses[name][quantity].numpy().mean(1))
+            assert np.allclose(line.get_ydata(), courses[quantity][name].numpy().mean(1))
             assert list(line.get_xdata()) == STEPS.tolist()
             # its colour on every page
             if name in MATRICES:
@@ -114,9 +114,9 @@ def test_a_line_of_dynamics_is_the_mean_over_layers_and_told_from_all_others(cou
 
 def test_a_frozen_matrix_is_named_and_stretches_no_axis(courses):
     for quantity in QUANTITIES:
-        courses["W_K"][quantity][:] = 0
-        courses["W_V"][quantity][0] = 1e-30
-        courses["W_V"][quantity][-1] = torch.inf  # of an overflow
+        courses[quantity]["W_K"][:] = 0
+        courses[quantity]["W_V"][0] = 1e-30
+        courses[quantity]["W_V"][-1] = torch.inf  # of an overflow
     figure = dynamics_figure(STEPS, courses, "Title", "subtitle")
     names = [text.get_text() for text in figure.legends[0].get_texts()]
     assert [name for name in names if "frozen" in name] == ["W_K (frozen)"]

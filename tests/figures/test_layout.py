@@ -93,7 +93,7 @@ FIGURES = {
     "reliability": lambda: reliability_figure(BINS, 0.1, *T),
     "dynamics": lambda: dynamics_figure(
         torch.tensor([1, 2, 4, 8, 16, 20, 40, 60]),
-        dict.fromkeys(MATRICES, dict.fromkeys(QUANTITIES, rand(8, 3))),
+        dict.fromkeys(QUANTITIES, dict.fromkeys(MATRICES, rand(8, 3))),
         *T,
     ),
     "hostile names": lambda: attention_figure(

@@ -18,7 +18,7 @@ from vit.figures.style import (
 )
 
 Courses = Mapping[str, Mapping[str, Tensor]]
-"""Name of a matrix -> name of a quantity -> (records, layers)."""
+"""Name of a quantity -> name of a matrix -> (records, layers)."""
 SERIES = (("-", "o"), ("--", "s"), ("-.", "^"), (":", "D"), ((0, (6, 1)), "v"))
 """Line and mark of each series: distinct in black and white too. The colours are the style's."""
 MATRICES = {"W_E": "x", "W_Q": "q", "W_K": "k", "W_V": "v", "W_O": "o", "positions": "position"}
@@ -40,12 +40,12 @@ def dynamics_figure(steps: Tensor, courses: Courses, title: str, subtitle: str) 
 
     Args:
         steps: (records,), from 1.
-        courses: the `QUANTITIES` of up to ten matrices.
+        courses: of each of `QUANTITIES`, up to ten matrices.
     """
     # A logarithmic axis shows no 0: the legend names the frozen matrices
     names = {}
-    for name, course in courses.items():
-        names[name] = name if course["gradient_norm"].any() else f"{name} (frozen)"
+    for name, norms in courses["gradient_norm"].items():
+        names[name] = name if norms.any() else f"{name} (frozen)"
     # As wide as two panels; the legend below takes the lines it needs
     width = 7.0
     across = legend_columns(names.values(), width - 0.3, 8)
@@ -53,11 +53,11 @@ def dynamics_figure(steps: Tensor, courses: Courses, title: str, subtitle: str) 
 
     panels = figure.subplots(1, len(QUANTITIES))
     for axes, (quantity, words) in zip(panels, QUANTITIES.items(), strict=True):
-        for number, name in enumerate(courses):
+        for number, (name, values) in enumerate(courses[quantity].items()):
             # A matrix has its own colour, as everywhere; those without one are grey
             line, mark = SERIES[number % len(SERIES)]
             colour = PALETTE[MATRICES.get(name, "quiet")]
-            means = courses[name][quantity].mean(1).numpy()
+            means = values.mean(1).numpy()
             look = line_look(len(means), line, mark)
             axes.plot(steps.numpy(), means, color=colour, label=names[name], **look)
         # Steps too are logarithmic: most happens early

@@ -16,7 +16,7 @@ from vit.figures import style
 from vit.figures.attention import attention_figure
 from vit.figures.classification import MOST_DRAWN, confusion_figure, reliability_figure
 from vit.figures.curves import curves_figure
-from vit.figures.dynamics import QUANTITIES, dynamics_figure
+from vit.figures.dynamics import dynamics_figure
 from vit.figures.images import mistakes_figure, reconstruction_figure
 from vit.interpret.geometry import usual_query
 from vit.look.datasets import of_sets
@@ -34,14 +34,14 @@ RECONSTRUCTED = 10
 ATTENDED = 6
 """Test images in attention.png."""
 MATRICES: dict[str, tuple[str, ...]] = {
-    "W_Q": ("W_Q",),
-    "W_K": ("W_K",),
-    "W_V": ("W_V",),
-    "W_O": ("W_O",),
-    "MLP": ("fc1", "fc2"),
-    "W_E": ("W_E",),
-    "positions": ("pos_embed",),
-    "head": ("head",),
+    "W_Q": ("encoder.W_Q",),
+    "W_K": ("encoder.W_K",),
+    "W_V": ("encoder.W_V",),
+    "W_O": ("encoder.W_O",),
+    "MLP": ("encoder.fc1", "encoder.fc2"),
+    "W_E": ("encoder.W_E",),
+    "positions": ("encoder.pos_embed",),
+    "head": ("encoder.head",),
 }
 """The lines of dynamics.png, and the matrices that each is the mean of."""
 
@@ -154,16 +154,13 @@ def draw_dynamics(folder: RunFiles, caption: str) -> None:
     # A line is the mean of its matrices over the layers; a model may lack some matrices
     steps, recorded = read_dynamics(folder.dynamics)
     courses: dict[str, dict[str, Tensor]] = {}
-    for line, matrices in MATRICES.items():
-        names = [f"encoder.{matrix}" for matrix in matrices]
-        present = [name for name in names if name in recorded["drift"]]
-        if not present:
-            continue
-        courses[line] = {}
-        for quantity in QUANTITIES:
+    for quantity, values in recorded.items():
+        courses[quantity] = {}
+        for line, names in MATRICES.items():
             # Matrices side by side: (records, layers) each
-            parts = [recorded[quantity][name] for name in present]
-            courses[line][quantity] = torch.cat(parts, dim=1)
+            parts = [values[name] for name in names if name in values]
+            if parts:
+                courses[quantity][line] = torch.cat(parts, dim=1)
     figure = dynamics_figure(
         steps,
         courses,
