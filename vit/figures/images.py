@@ -96,23 +96,21 @@ def sheet_figure(
         part_names: names of the parts, for the legend.
     """
     size = tile_size(images.shape[2:], 93)
-    tiles = [*map(Tile, resized(image_bytes(images / 255), size), labels)]
-    halves = [tiles]
+    # The last row may be shorter
+    free = [None] * (-len(labels) % columns)
+    pictures = resized(image_bytes(images / 255), size)
+    halves = [[*map(Tile, pictures, labels), *free]]
     legend = {}
     if parts is not None:
         colours = ListedColormap(_distinct_colours(len(part_names)))
         painted = resized(colours(parts.numpy(), bytes=True)[..., :3], size)
-        halves.append([*map(Tile, painted)])
+        halves.append([*map(Tile, painted), *free])
         legend = {name: Patch(color=colours(part)) for part, name in enumerate(part_names)}
 
-    # Images at the left, parts at the right; the last row may be shorter
-    rows: list[list[Tile | None]] = []
-    for start in range(0, len(tiles), columns):
-        row: list[Tile | None] = []
-        for half in halves:
-            in_row = half[start : start + columns]
-            row += [*in_row, *[None] * (columns - len(in_row))]
-        rows.append(row)
+    # Images at the left, parts at the right
+    rows = []
+    for start in range(0, len(labels), columns):
+        rows.append([tile for half in halves for tile in half[start : start + columns]])
     return mosaic(rows, with_size(title, images.shape[2:]), subtitle, group=columns, legend=legend)
 
 
