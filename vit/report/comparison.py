@@ -10,7 +10,7 @@ from pathlib import Path
 from vit.config import Config, flat_settings, spelled
 from vit.errors import RunError, one_line
 from vit.metrics import MEASURES, Measure
-from vit.report.record import RunRecord, read_run, tested_images_of
+from vit.report.record import RunRecord, read_run
 
 TARGET = {
     "reconstruct.norm_pix_loss",
@@ -22,6 +22,8 @@ TARGET = {
 """Settings that define the target of reconstruction: losses are comparable if these are equal."""
 
 Row = dict[str, str]
+Column = tuple[str, Measure]
+"""The head of a column of scores, and what is measured."""
 Group = list[RunRecord]
 """Runs that differ only in the seed."""
 
@@ -67,7 +69,7 @@ def compare_runs(runs: Sequence[RunRecord]) -> list[Row]:
             parts = first.identity["data"].split("-")
             row["data"] = f"{one_line(first.data['name'])} ({'-'.join(part[:8] for part in parts)})"
         row["images"] = f"{first.data['train_images']:,}"
-        row["measured on"] = tested_images_of(first.data)
+        row["measured on"] = first.tested
         row["seeds"] = ", ".join(str(run.settings["train.seed"]) for run in group)
         rows.append(row)
 
@@ -98,7 +100,7 @@ def setting_cell(run: RunRecord, key: str) -> str:
     return cell
 
 
-def scores_of(run: RunRecord, targets: Collection[str]) -> dict[str, tuple[Measure, float]]:
+def scores_of(run: RunRecord, targets: Collection[str]) -> dict[Column, float]:
     """Return the scores of a run by column: its own, and linear probes on its own images.
 
     Losses of runs that differ in `targets`, some of TARGET, stand in columns of their own.
@@ -114,7 +116,7 @@ def scores_of(run: RunRecord, targets: Collection[str]) -> dict[str, tuple[Measu
         if method == "reconstruction":
             for setting in sorted(targets):
                 name += f", {setting} {spelled(run.settings[setting])}"
-        scores[name] = (measure, row[key])
+        scores[name, measure] = row[key]
 
     # A probe belongs to the run if it saw the run's images, and all their labels
     for results in run.results.values():
@@ -127,7 +129,7 @@ def scores_of(run: RunRecord, targets: Collection[str]) -> dict[str, tuple[Measu
             if settings.get("cross_validate"):
                 name += ", cross-validated"
             if same_images and settings["labels"] == 1:
-                scores.setdefault(name, (measure, row["accuracy"]))
+                scores.setdefault((name, measure), row["accuracy"])
     return scores
 
 
@@ -136,30 +138,32 @@ def add_scores(
 ) -> None:
     """Add the scores of each group to its row: the means over seeds with standard deviations."""
     scores = []
-    columns: dict[str, Measure] = {}
+    columns: dict[Column, float] = {}
     for group in groups:
         scores.append([scores_of(run, targets) for run in group])
         for of_run in scores[-1]:
-            columns |= {name: measure for name, (measure, _) in of_run.items()}
+            columns |= of_run
 
-    for name, measure in columns.items():
-        means = {}
-        for number, (row, group) in enumerate(zip(rows, groups, strict=True)):
-            values = [of_run[name][1] for of_run in scores[number] if name in of_run]
+    for column in columns:
+        name, measure = column
+        means = []
+        for row, group, of_group in zip(rows, groups, scores, strict=True):
+            values = [of_run[column] for of_run in of_group if column in of_run]
             row[name] = ""
             # The mean of some of them would belong to other runs than the row names
             if len(values) < len(group):
                 continue
             images = group[0].data["test_images"]
-            means[number] = measure.write(statistics.mean(values), images)
-            row[name] = means[number]
+            mean = measure.write(statistics.mean(values), images)
+            means.append((row, mean))
+            row[name] = mean
             if len(values) > 1:
                 row[name] += f" ± {measure.write(statistics.stdev(values), images)}"
 
         # As printed, so that a difference that is not shown decides nothing
         if mark_best and len(means) > 1:
             best_of = max if measure.kind == "accuracy" else min
-            best = best_of(means.values(), key=lambda text: float(text.rstrip("%")))
-            for number, mean in means.items():
+            best = best_of((mean for _, mean in means), key=lambda text: float(text.rstrip("%")))
+            for row, mean in means:
                 if mean == best:
-                    rows[number][name] += " *"
+                    row[name] += " *"
