@@ -114,9 +114,8 @@ def pictures_of(record: RunRecord) -> dict[str, str]:
 def changed_settings(settings: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Return the settings that differ from the defaults: "section.key", value, default."""
     defaults = flat_settings(Config().to_dict())
-    changed = []
-    for key, default in defaults.items():
-        value = spelled(settings[key])
-        if value != spelled(default):
-            changed.append((key, value, spelled(default)))
-    return changed
+    return [
+        (key, spelled(settings[key]), spelled(default))
+        for key, default in defaults.items()
+        if settings[key] != default
+    ]
