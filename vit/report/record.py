@@ -125,8 +125,7 @@ def read_run(path: Path) -> RunRecord:
 
     # What `vit evaluate` left in the folder, if it is about the run's own weights
     for results_path in sorted(path.rglob("results.json")):
-        name = str(results_path.parent.relative_to(path))
-        file = f"{name}/results.json"
+        file = results_path.relative_to(path)
         try:
             results = read_mapping(results_path)
         except RunError as error:
@@ -139,7 +138,7 @@ def read_run(path: Path) -> RunRecord:
         elif record.summary.get("content_hash") != results.get("content_hash"):
             record.notes.append(f"{file} is left out: it measured other weights than this run's")
             continue
-        record.results[name] = results
+        record.results[str(file.parent)] = results
     return record
 
 
@@ -149,8 +148,8 @@ def settings_that_matter(settings: Mapping[str, Any]) -> dict[str, Any]:
     Where a run computes and finds its images, and what they are called, cannot.
     """
     irrelevant = {"data.root", "data.cache", "data.download", "data.name"}
-    relevant = {}
-    for key, value in settings.items():
-        if not key.startswith("run.") and key not in irrelevant:
-            relevant[key] = value
-    return relevant
+    return {
+        key: value
+        for key, value in settings.items()
+        if not key.startswith("run.") and key not in irrelevant
+    }
