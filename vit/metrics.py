@@ -110,10 +110,10 @@ def score_lines(scores: Scores) -> list[tuple[str, str, str]]:
 
 def write_baselines(row: Row, measure: Measure) -> str:
     """Return a row's baselines in words; its main measure is `measure`."""
-    parts = []
-    for name, value in row.get("baselines", {}).items():
-        parts.append(f"{BASELINES[name]} {measure.write(value, row['images'])}")
-    return ", ".join(parts)
+    return ", ".join(
+        f"{BASELINES[name]} {measure.write(value, row['images'])}"
+        for name, value in row.get("baselines", {}).items()
+    )
 
 
 def mistakes_of(scores: Scores) -> list[tuple[str, str, str, str]]:
