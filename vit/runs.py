@@ -108,27 +108,25 @@ class RunFiles:
         # From the last step on: a folder with a summary holds a finished run
         self.summary = path / "summary.json"
         self.report = path / "report.html"
-        # Figures; a run draws those that suit its objective
-        self.reconstructions = path / "reconstructions.png"
-        self.confusion = path / "confusion.png"
-        self.reliability = path / "reliability.png"
-        self.mistakes = path / "mistakes.png"
-        self.attention = path / "attention.png"
-        self.curves = path / "curves.png"
         # If run.dynamics_every is set
         self.dynamics = path / "dynamics.jsonl"
-        self.dynamics_picture = path / "dynamics.png"
         # The trained model
         self.model = path / "model.safetensors"
         self.model_config = path / "config.json"
         self.trained_on = path / "trained_on.npy"
 
     @property
+    def pictures(self) -> list[Path]:
+        """The figures; a run draws those that suit its objective."""
+        return [self.path / name for name in CONTENTS if name.endswith(".png")]
+
+    @property
     def all(self) -> list[Path]:
         """Every path in the folder."""
         # A folder that is being written also has other attributes
         values = vars(self).values()
-        return [path for path in values if isinstance(path, Path) and path != self.path]
+        files = [path for path in values if isinstance(path, Path) and path != self.path]
+        return files + self.pictures
 
     @property
     def has_begun(self) -> bool:

@@ -99,9 +99,8 @@ def pictures_of(record: RunRecord) -> dict[str, str]:
     """
     # As they are in the folder
     pictures = {}
-    for path in record.files.all:
-        if path.suffix == ".png":
-            pictures[path.stem] = data_uri(path.read_bytes()) if path.is_file() else ""
+    for path in record.files.pictures:
+        pictures[path.stem] = data_uri(path.read_bytes()) if path.is_file() else ""
 
     # A run that is not finished has curves already
     if not pictures["curves"] and record.metrics:

@@ -67,7 +67,7 @@ def draw_pictures(run: Run) -> None:
     record = RunRecord(folder, flat_settings(run.config.to_dict()), run.summary)
     about = f"{caption} · {seed}"
     figure = curves_figure(record.metrics, curves_of(record), "Training curves", about)
-    style.save_figure(figure, folder.curves)
+    style.save_figure(figure, folder.path / "curves.png")
     if folder.dynamics.exists():
         draw_dynamics(folder, f"{run.data.name} · {training} · {seed}")
 
@@ -91,7 +91,7 @@ def draw_reconstructions(run: Run, folder: RunFiles, caption: str) -> None:
     figure = reconstruction_figure(
         subject.images, subject.fill_in(), subject.masked, subject.names, title, caption
     )
-    style.save_figure(figure, folder.reconstructions)
+    style.save_figure(figure, folder.path / "reconstructions.png")
 
 
 def draw_classification(row: Row, test: ImageSet, folder: Path, caption: str) -> list[str]:
@@ -146,7 +146,7 @@ def draw_attention(run: Run, folder: RunFiles, caption: str) -> None:
         masses=panels.prefix_mass,
         query=subject.query_patch,
     )
-    style.save_figure(figure, folder.attention)
+    style.save_figure(figure, folder.path / "attention.png")
 
 
 def draw_dynamics(folder: RunFiles, caption: str) -> None:
@@ -167,4 +167,4 @@ def draw_dynamics(folder: RunFiles, caption: str) -> None:
         "Gradients and movement of the weight matrices",
         f"{caption} · encoder, means over layers · each layer: dynamics.jsonl",
     )
-    style.save_figure(figure, folder.dynamics_picture)
+    style.save_figure(figure, folder.path / "dynamics.png")

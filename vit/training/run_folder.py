@@ -225,9 +225,8 @@ class RunFolder(RunFiles):
         they are continued; the model stays until that of the longer run replaces it.
         """
         self.summary.unlink(missing_ok=True)
-        for path in self.all:
-            if path.suffix == ".png":
-                path.unlink(missing_ok=True)
+        for path in self.pictures:
+            path.unlink(missing_ok=True)
         # the last first, so that none is missing between others
         for path in reversed(saved_states(self.checkpoints)):
             if step_of(path) > step:
