@@ -75,12 +75,12 @@ class Read(HTMLParser):
 @cache
 def page_of(folder: Path) -> str:
     """The page about a run that does not change."""
-    return report_page(read_run(folder))
+    return report_page(read_run(folder), folder / "report.html")
 
 
 def read(folder: Path, out: Path | None = None) -> Read:
     """The page about a run."""
-    return Read(report_page(read_run(folder), out))
+    return Read(report_page(read_run(folder), out or folder / "report.html"))
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +123,7 @@ def test_every_command_to_go_on_runs_on_the_run_that_the_page_is_of(
             save_images(tmp_path / "images" / split / name, noise(8))
     photo = next((tmp_path / "images").rglob("*.png"))
     words = {"RUN": run, "ANOTHER": another, "IMAGES": tmp_path / "images", "photo.jpg": photo}
-    section = report_page(read_run(run)).split('id="next"')[1].split("</section>")[0]
+    section = page_of(run).split('id="next"')[1].split("</section>")[0]
     commands = re.findall(r"<code>(.*?)</code>", section)
     assert len(commands) >= 4
     for line in (re.sub("<.*?>", "", command) for command in commands):

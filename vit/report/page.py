@@ -52,8 +52,8 @@ def write_report(record: RunRecord, out: Path) -> int:
     return out.stat().st_size
 
 
-def report_page(record: RunRecord, out: Path | None = None) -> str:
-    """Return the page to be written to `out`, by default into the run's folder.
+def report_page(record: RunRecord, out: Path) -> str:
+    """Return the page to be written to `out`.
 
     Equal folders give equal text.
     """
@@ -66,9 +66,9 @@ def report_page(record: RunRecord, out: Path | None = None) -> str:
 
     # A page of `vit explore`, to be linked
     explore = ""
-    if (record.files.path / EXPLORE).is_file():
-        folder = (out or record.files.report).parent
-        explore = quote(Path(os.path.relpath(record.files.path / EXPLORE, folder)).as_posix())
+    target = record.files.path / EXPLORE
+    if target.is_file():
+        explore = quote(Path(os.path.relpath(target, out.parent)).as_posix())
 
     return render_page(
         TEMPLATE,
