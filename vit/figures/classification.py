@@ -161,8 +161,7 @@ def reliability_figure(
     )
 
     # The images of each bin; thousands are rounded: there is no room for more digits
-    share = count / max(count.sum(), 1)
-    bars = below.bar(middles, share, width=0.92 * width, color=COLOURS.quiet)
+    bars = below.bar(middles, count / count.sum(), 0.92 * width, color=COLOURS.quiet)
     numbers = [f"{number:.0f}" if number < 1000 else f"{number / 1000:.1f}k" for number in count]
     below.bar_label(bars, ["" if number == "0" else number for number in numbers], fontsize=6)
     below.margins(y=0.3)

@@ -120,11 +120,11 @@ def _draw(axes: Axes, metrics: Sequence[Mapping[str, Any]], curve: Curve) -> Non
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, min_n_ticks=3))
 
 
-def _series(metrics: Sequence[Mapping[str, Any]], key: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the epochs and values of the lines that have `key`."""
+def _series(metrics: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:
+    """Return the epochs and values of the lines that have `key`: (2, n)."""
     # A line of a step has no measurements on held-out images, and the other way round
-    lines = [line for line in metrics if key in line]
-    return np.array([line["epoch"] for line in lines]), np.array([line[key] for line in lines])
+    points = [(line["epoch"], line[key]) for line in metrics if key in line]
+    return np.array(points).reshape(-1, 2).T
 
 
 def smoothed(values: np.ndarray) -> np.ndarray:
