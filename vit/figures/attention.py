@@ -304,15 +304,14 @@ class Sheet:
         # A whole number of dots for a patch
         self.size = images.shape[-2:]
         side = min(max(FILLED / (self.across * tiles) - GAP, NARROWEST_TILE), WIDEST_TILE)
-        size = tile_size(self.size, side)
-        rows, columns = maps.shape[2:]
-        self.patch = max(size[0] // rows, 1), max(size[1] // columns, 1)
-        self.tile = self.patch[0] * rows, self.patch[1] * columns
+        grid = np.array(maps.shape[2:])
+        self.patch = np.maximum(tile_size(self.size, side) // grid, 1)
+        self.tile = self.patch * grid
         self.image_tiles = self.tiles(images)
 
     def tiles(self, images: Tensor) -> np.ndarray:
         """Images (B, C, H, W) from 0 to 1 -> uint8 (B, height, width, 3), as large as a tile."""
-        return resized(image_bytes(images), self.tile)
+        return resized(image_bytes(images), self.tile.tolist())
 
     def enlarged(self, values: np.ndarray) -> np.ndarray:
         """(rows, columns, ...) -> (height, width, ...), each dot with the value of its patch."""
@@ -322,7 +321,7 @@ class Sheet:
         """Bool (rows, columns) -> (height, width, 1): the opacity of strokes across the patches."""
         # The distance of each dot of a patch from its rising diagonal, in dots
         high, wide = self.patch
-        y, x = np.indices(self.patch) + 0.5
+        y, x = np.indices((high, wide)) + 0.5
         distance = np.abs(y / high + x / wide - 1) * high * wide / math.hypot(high, wide)
         return np.kron(patches, np.clip(1.1 - distance, 0, 1))[..., None]
 

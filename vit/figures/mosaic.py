@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
 from PIL import Image
 from torch import Tensor
 
@@ -208,7 +209,7 @@ def tile_size(size: Sequence[int], side: float) -> tuple[int, int]:
     return max(round(scale * height), 1), max(round(scale * width), 1)
 
 
-def resized(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+def resized(pixels: np.ndarray, size: Sequence[int]) -> np.ndarray:
     """uint8 (B, H, W, 3) -> uint8 (B, height, width, 3): `size` is (height, width).
 
     Pixels stay squares if each becomes a whole number of dots; else they are resampled smoothly.
@@ -220,7 +221,7 @@ def resized(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     return np.stack([np.asarray(picture) for picture in pictures])
 
 
-def outlined(picture: np.ndarray, patch: Sequence[int], size: Sequence[int]) -> np.ndarray:
+def outlined(picture: np.ndarray, patch: ArrayLike, size: ArrayLike) -> np.ndarray:
     """Return an image, uint8 (height, width, 3), with a patch (row, column) outlined.
 
     The outline has dark rims, since it has to show on every colour.
@@ -229,8 +230,9 @@ def outlined(picture: np.ndarray, patch: Sequence[int], size: Sequence[int]) -> 
         size: (height, width) of a patch.
     """
     # At the edge of the image the outline moves inwards
-    top, left = np.maximum(np.array(patch) * size, 3)
-    bottom, right = np.minimum((np.array(patch) + 1) * size, np.array(picture.shape[:2]) - 3)
+    corner = np.multiply(patch, size)
+    top, left = np.maximum(corner, 3)
+    bottom, right = np.minimum(corner + size, np.array(picture.shape[:2]) - 3)
     marked = picture.copy()
     for reach, colour in ((3, COLOURS.ink), (2, MARK), (-1, COLOURS.ink)):
         marked[top - reach : bottom + reach, left - reach : right + reach] = as_bytes(colour)
