@@ -7,10 +7,10 @@ import statistics
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from vit.config import Config, flat_settings, spelled
+from vit.config import spelled
 from vit.errors import RunError, one_line
 from vit.metrics import MEASURES, Measure
-from vit.report.record import RunRecord, read_run
+from vit.report.record import DEFAULTS, RunRecord, read_run
 
 TARGET = {
     "reconstruct.norm_pix_loss",
@@ -84,7 +84,7 @@ def compare_runs(runs: Sequence[RunRecord]) -> list[Row]:
 def different_settings(runs: Sequence[RunRecord]) -> list[str]:
     """Return the settings in which any two runs differ, in order."""
     different = []
-    for key in flat_settings(Config().to_dict()):
+    for key in DEFAULTS:
         # As JSON, because lists cannot be in a set
         if len({json.dumps(run.identity.get(key)) for run in runs}) > 1:
             different.append(key)

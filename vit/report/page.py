@@ -13,14 +13,14 @@ from typing import Any
 from urllib.parse import quote
 
 from vit.atomic import make_folder, write_text
-from vit.config import Config, ModelConfig, flat_settings, spelled
+from vit.config import ModelConfig, spelled
 from vit.errors import RunError, plural
 from vit.figures.curves import curves_figure
 from vit.figures.document import data_uri, render_page
 from vit.figures.style import png_of
 from vit.metrics import mistakes_of, score_lines
 from vit.report.curves import curves_of
-from vit.report.record import RunRecord, tested_images_of
+from vit.report.record import DEFAULTS, RunRecord, tested_images_of
 from vit.report.scores import (
     charts_of,
     confused_classes,
@@ -112,9 +112,8 @@ def pictures_of(record: RunRecord) -> dict[str, str]:
 
 def changed_settings(settings: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Return the settings that differ from the defaults: "section.key", value, default."""
-    defaults = flat_settings(Config().to_dict())
     return [
         (key, spelled(settings[key]), spelled(default))
-        for key, default in defaults.items()
+        for key, default in DEFAULTS.items()
         if settings[key] != default
     ]

@@ -13,6 +13,8 @@ from vit.errors import RunError, plural
 from vit.metrics import MEASURES
 from vit.runs import RunFiles, read_mapping, read_metrics
 
+DEFAULTS = flat_settings(Config().to_dict())
+"""All settings by "section.key", as config.yaml holds them."""
 NOT_COMPARED = ("train.seed", "data.fallback")
 """Settings that runs in one row may differ in; the images that a fallback gave are compared."""
 
@@ -120,7 +122,7 @@ def read_run(path: Path) -> RunRecord:
     if not files.config.is_file():
         advice = "name the folder of a run, e.g. runs/quickstart"
         raise RunError(f"{path} is not a run: it has no config.yaml; {advice}")
-    settings = flat_settings(Config().to_dict()) | read_settings(files.config)
+    settings = DEFAULTS | read_settings(files.config)
     record = RunRecord(files, settings, read_mapping(files.summary))
 
     # What `vit evaluate` left in the folder, if it is about the run's own weights
