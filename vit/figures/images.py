@@ -114,10 +114,10 @@ def sheet_figure(
     return mosaic(rows, with_size(title, images.shape[2:]), subtitle, group=columns, legend=legend)
 
 
-def _distinct_colours(count: int) -> list[tuple[float, float, float]]:
-    """Return colours whose neighbours are far apart on the colour wheel: golden-section steps."""
+def _distinct_colours(count: int) -> np.ndarray:
+    """Return colours (count, 3), neighbours far apart on the colour wheel: golden-section steps."""
     golden = 0.618034
     numbers = np.arange(count)
     saturation = 0.45 + 0.35 * (numbers % 2)
     value = 0.95 - 0.15 * (numbers % 3)
-    return hsv_to_rgb(np.column_stack([numbers * golden % 1, saturation, value])).tolist()
+    return hsv_to_rgb(np.column_stack([numbers * golden % 1, saturation, value]))

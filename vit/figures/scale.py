@@ -75,7 +75,7 @@ class Scale:
         self.low = low
         self.top = top
 
-        ends = self._scaled(np.array([low, top]))
+        ends = self._scaled([low, top])
         self.norm: Any = Normalize(*ends)
         colours = REDS
         if share:
@@ -117,14 +117,14 @@ class Scale:
             candidates.insert(1, 1.0)
         ticks: dict[float, str] = {}
         for value in candidates:
-            place = float(self.places(value))
+            place = self.places(value)
             is_there = self.low <= value <= self.top and place >= self.begin
             if is_there and all(abs(place - tick) * inches > 0.16 for tick in ticks):
                 ticks[place] = short(value)
                 if self.share and value == 1:
                     ticks[place] += " = uniform"
         bar.set_ticks(self.norm.inverse(list(ticks)), labels=list(ticks.values()))
-        bar.minorticks_off()
+
         axes.set_ylim(*self.norm.inverse([self.begin, 1.0]))
         axes.tick_params(labelsize=7, width=0.6, length=2.5)
 

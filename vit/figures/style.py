@@ -248,7 +248,7 @@ def png_of(figure: Figure) -> bytes:
     """Return a figure as a PNG; equal figures give equal bytes."""
     file = io.BytesIO()
     with style():
-        figure.savefig(file, format="png", dpi=DPI)
+        figure.savefig(file, format="png")
     return file.getvalue()
 
 
