@@ -227,7 +227,7 @@ def wrapped(text: str, width: float, size: float, weight: str = "normal") -> lis
         widest = max((text_width(line, size, weight) for line in lines), default=0.0)
         if widest <= width or letters == 1:
             return lines
-        letters = max(min(letters - 1, int(letters * max(width / widest, 0.5) + 1)), 1)
+        letters = min(letters - 1, int(letters * max(width / widest, 0.5) + 1))
 
 
 def legend_columns(names: Collection[str], width: float, size: float = 7.5) -> int:
