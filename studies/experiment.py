@@ -441,9 +441,8 @@ def _train(
     loaded = None if start is None or state is not None else load_model(initial)
     run = setup(config, data, state=state, init=loaded)
     callbacks: list[Callback] = [Progress(run)]
-    every = config.run.dynamics_every
-    if every:
-        callbacks.append(DynamicsRecorder(run.model, every, run.total_steps, run_folder.dynamics))
+    if config.run.dynamics_every:
+        callbacks.append(DynamicsRecorder(run_folder.dynamics, run))
     restore(callbacks, run.callback_states)
     if run.step == 0 and start is None:
         run.save_model(initial)

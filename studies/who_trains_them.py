@@ -38,7 +38,7 @@ from vit.figures.style import Figure
 from vit.isolation import eval_mode
 from vit.mae import MaskedAutoencoder
 from vit.masking import Mask
-from vit.training.dynamics import matrices_of, rows_of
+from vit.training.dynamics import matrices_of
 
 FROZEN = ("W_E frozen", "W_Q frozen", "W_K frozen", "W_V frozen", "W_O frozen", "MLP frozen")
 MOMENTS = ("at the start", "at the end")
@@ -149,20 +149,16 @@ def weights_and_gradients(
         loss.backward()
 
     # The biases of queries, keys and values are thirds of one vector
-    biases: list[tuple[str, Tensor, int | None]] = []
+    biases: list[tuple[str, Tensor, Tensor]] = []
     for layer in range(len(model.encoder.blocks)):
         fused = model.encoder.get_parameter(f"blocks.{layer}.attn.qkv.bias")
-        for number, name in enumerate(BIASES):
-            biases.append((name, fused, number))
+        assert fused.grad is not None
+        biases += zip(BIASES, fused.detach().chunk(3), fused.grad.chunk(3), strict=True)
 
     # All layers of a name together
     layers: dict[str, list[Tensor]] = defaultdict(list)
-    for name, parameter, third in (*matrices_of(model), *biases):
-        # fixed positions and what nothing reads have no gradient
-        gradient = parameter.grad
-        if gradient is None:
-            gradient = torch.zeros_like(parameter)
-        values = torch.stack([rows_of(parameter.detach(), third), rows_of(gradient, third)])
+    for name, weights, gradient in (*matrices_of(model), *biases):
+        values = torch.stack([weights, gradient])
         layers[name.removeprefix("encoder.")].append(values.flatten(1).cpu())
     by_name = {name: torch.stack(parts, 1) for name, parts in layers.items()}
     by_name["MLP"] = torch.cat([by_name["fc1"], by_name["fc2"]], -1)

@@ -61,8 +61,8 @@ class OneDevice(TorchDispatchMode):
 
 
 def go(config: Config, tmp_path) -> None:
-    run = begin(config)
-    recorder = DynamicsRecorder(run.model, 1, run.total_steps, tmp_path / "dynamics.jsonl")
+    run = begin(changed(config, {"run.dynamics_every": 1}))
+    recorder = DynamicsRecorder(tmp_path / "dynamics.jsonl", run)
     steps = train_steps(run, [recorder])
     with OneDevice():
         for _ in range(3):

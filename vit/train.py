@@ -228,9 +228,7 @@ def set_up(
     if config.run.dynamics_every:
         from vit.training.dynamics import DynamicsRecorder
 
-        every = config.run.dynamics_every
-        recorder = DynamicsRecorder(run.model, every, run.total_steps, folder.dynamics)
-        recorders.insert(0, recorder)
+        recorders.insert(0, DynamicsRecorder(folder.dynamics, run))
     restore(recorders, run.callback_states)
 
     # the folder, and the callbacks that write to it at once; a longer run continues from before the

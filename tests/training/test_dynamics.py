@@ -75,7 +75,7 @@ def recording(
 ) -> tuple[Run, DynamicsRecorder]:
     """A run that is recorded into `path`, and its recorder; with `states`, from the last one."""
     run = begin(config, states)
-    recorder = DynamicsRecorder(run.model, config.run.dynamics_every, run.total_steps, path)
+    recorder = DynamicsRecorder(path, run)
     restore([recorder], run.callback_states)
     return run, recorder
 

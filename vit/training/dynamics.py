@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.linalg import vector_norm
 
 from vit.atomic import write_text
 from vit.errors import RunError
@@ -38,13 +39,14 @@ MATRICES = {
 """The matrices in each parameter, by its name in encoder or decoder, or in one of their layers."""
 
 
-def matrices_of(model: Model) -> Iterator[tuple[str, Tensor, int | None]]:
+def matrices_of(model: Model) -> Iterator[tuple[str, Tensor, Tensor]]:
     """Yield all weight matrices of a model, those of one name from the first layer to the last.
 
     Yields:
         The name, with its part ("encoder.W_Q"): W_Q, W_K, W_V, W_O, fc1 and fc2 in the layers, and
-        W_E, pos_embed, head, embed and pred outside them. The parameter that holds it, (outputs,
-        inputs) as in torch, which changes no norm. Which third of its rows; None for all.
+        W_E, pos_embed, head, embed and pred outside them. The matrix, a view of the parameter that
+        holds it, (outputs, inputs) as in torch, which changes no norm. Its gradient, of the same
+        shape: zeros where there is none.
     """
     # positions that are not learned are no matrix
     fixed = ["decoder.pos_embed"]
@@ -54,53 +56,42 @@ def matrices_of(model: Model) -> Iterator[tuple[str, Tensor, int | None]]:
         if module is None:
             continue
         for key, parameter in module.named_parameters():
-            names = MATRICES.get(re.sub(r"^blocks\.\d+\.", "", key), [])
-            for third, name in enumerate(names):
-                if f"{part}.{name}" not in fixed:
-                    yield f"{part}.{name}", parameter, third if len(names) > 1 else None
-
-
-def rows_of(values: Tensor, third: int | None) -> Tensor:
-    """Return a view of a third of the rows, or of all."""
-    return values if third is None else values.chunk(3)[third]
+            names = MATRICES.get(re.sub(r"^blocks\.\d+\.", "", key))
+            if names is None or f"{part}.{key}" in fixed:
+                continue
+            # a frozen parameter has none
+            slopes = parameter.grad
+            if slopes is None:
+                slopes = torch.zeros_like(parameter)
+            # W_Q, W_K and W_V have a third of the rows each
+            matrices = parameter.detach().chunk(len(names))
+            gradients = slopes.chunk(len(names))
+            for name, matrix, gradient in zip(names, matrices, gradients, strict=True):
+                yield f"{part}.{name}", matrix, gradient
 
 
 # ---- During training ----------------------------------------------------------------------------
 
 
-def is_recorded(step: int, every: int, total: int) -> bool:
-    """Return whether a step is recorded: each `every`-th, the last, and early 1, 2, 4, 8, ...
-
-    Args:
-        step: from 1 to `total`.
-        every: steps between two records, from 1.
-        total: steps of the whole run.
-    """
-    # a power of two has one bit
-    is_early = step < every and step & (step - 1) == 0
-    return is_early or step % every == 0 or step == total
-
-
 class DynamicsRecorder(Callback):
     """Records the dynamics of a model's matrices while it trains; changes nothing, draws nothing.
 
+    It does so in each `run.dynamics_every`-th step, in the last, and in the early 1, 2, 4, 8, ...
     Measurements stay on the device until the file is written: no step waits for them.
 
     Args:
-        model: its initial weights are copied.
-        every: steps between two records (see `is_recorded`).
-        total: steps of the whole run.
         path: dynamics.jsonl, written with each checkpoint.
+        run: the initial weights of its model are copied.
     """
 
     name = "dynamics"
 
-    def __init__(self, model: Model, every: int, total: int, path: Path):
-        self._matrices = list(matrices_of(model))
-        self._every = every
-        self._total = total
+    def __init__(self, path: Path, run: Run):
         self._path = path
-        self._initial = [weights.clone() for weights in self._weights()]
+        self._model = run.model
+        self._every = run.config.run.dynamics_every
+        self._total = run.total_steps
+        self._initial = [matrix.clone() for _, matrix, _ in matrices_of(run.model)]
         # norms at the current step, one per matrix
         self._gradients: list[Tensor] = []
         # step, and (quantities, matrices) on the device
@@ -108,8 +99,10 @@ class DynamicsRecorder(Callback):
         # of the file
         self._content = ""
 
-    def _weights(self) -> list[Tensor]:
-        return [rows_of(parameter.detach(), third) for _, parameter, third in self._matrices]
+    def _records(self, step: int) -> bool:
+        # a power of two has one bit
+        is_early = step < self._every and step & (step - 1) == 0
+        return is_early or step % self._every == 0 or step == self._total
 
     def on_start(self, run: Run) -> None:
         # without the lines of steps after the checkpoint, even if no later step writes
@@ -118,36 +111,29 @@ class DynamicsRecorder(Callback):
 
     @torch.no_grad()
     def on_gradient(self, step: int) -> None:
-        if not is_recorded(step, self._every, self._total):
-            return
-        self._gradients = []
-        for _, parameter, third in self._matrices:
-            gradient = parameter.grad
-            # a frozen parameter has none
-            if gradient is None:
-                gradient = torch.zeros_like(parameter)
-            self._gradients.append(torch.linalg.vector_norm(rows_of(gradient, third)))
+        if self._records(step):
+            self._gradients = [vector_norm(gradient) for _, _, gradient in matrices_of(self._model)]
 
     @torch.no_grad()
     def on_step(self, run: Run, done: Step) -> None:
-        if not is_recorded(done.step, self._every, self._total):
+        if not self._records(done.step):
             return
         # relative to the size of the initial weights
-        norm = torch.linalg.vector_norm
         drifts = []
-        for weights, initial in zip(self._weights(), self._initial, strict=True):
-            drifts.append(norm(weights - initial) / norm(initial))
+        for (_, matrix, _), initial in zip(matrices_of(self._model), self._initial, strict=True):
+            drifts.append(vector_norm(matrix - initial) / vector_norm(initial))
         values = torch.stack([torch.stack(self._gradients), torch.stack(drifts)])  # (2, matrices)
         self._pending.append((done.step, values))
 
     def on_save(self) -> None:
         """Write the records so far; waits for the device."""
         # the layers of a matrix in one list, as `matrices_of` yields them
+        names = [name for name, _, _ in matrices_of(self._model)]
         for step, values in self._pending:
             record: dict[str, Any] = {"step": step}
             for quantity, row in zip(QUANTITIES, values.tolist(), strict=True):
                 record[quantity] = {}
-                for (name, _, _), value in zip(self._matrices, row, strict=True):
+                for name, value in zip(names, row, strict=True):
                     record[quantity].setdefault(name, []).append(value)
             self._content += json.dumps(record) + "\n"
         self._pending.clear()
