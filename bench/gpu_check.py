@@ -156,11 +156,10 @@ def _no_waits(job: Job, settings: Mapping[str, Any], batch: int, steps: int) -> 
     """Make the steps while torch raises wherever the host waits for the GPU."""
     run = _run(job, {**settings, "run.compile": "off"}, batch, steps=LONG)
     training = train_steps(run)
-    between_reads = run.config.run.steps_between_lines(run.total_steps)
     try:
         for number in range(1, steps + 1):
             # every tenth step is read, which has to wait
-            may_wait = number <= WARM_UP or number % between_reads == 0
+            may_wait = number <= WARM_UP or run.has_line(number)
             torch.cuda.set_sync_debug_mode("default" if may_wait else "error")
             next(training)
     finally:

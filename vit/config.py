@@ -656,10 +656,6 @@ class RunConfig(Settings):
     """write the metrics to TensorBoard or Weights & Biases too; install the extra: pip install -e
     '.[wandb]'"""
 
-    def steps_between_lines(self, total_steps: int) -> int:
-        """Return the steps between lines of metrics.jsonl: 1 to 10, at most a fiftieth of a run."""
-        return min(max(total_steps // 50, 1), 10)
-
 
 # --- Files of settings ----------------------------------------------------------------------------
 

@@ -29,9 +29,11 @@ def done_at(step: int, epoch: float, loss: float = 1.0) -> Step:
 def run_at(step: int, total: int) -> SimpleNamespace:
     """What a callback reads of a run of two epochs."""
     config = Config.from_settings({"train.epochs": 2, "optim.warmup_epochs": 0, "data.val_size": 1})
-    return SimpleNamespace(
+    run = SimpleNamespace(
         step=step, seconds=0.0, total_steps=total, config=config, callback_states=None
     )
+    run.has_line = partial(Run.has_line, run)
+    return run
 
 
 # --- metrics.jsonl --------------------------------------------------------------------------------

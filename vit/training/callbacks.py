@@ -39,8 +39,7 @@ place, on augmented images; "" for nothing."""
 class MetricsFile(Callback):
     """Writes metrics.jsonl, a JSON object per line.
 
-    There is one for the first step, one for the last, and some between
-    (`RunConfig.steps_between_lines`).
+    There is one for the first step, one for the last, and some between (`Run.has_line`).
 
     Args:
         path: the file; lines written after the checkpoint are removed, because their steps are
@@ -63,8 +62,7 @@ class MetricsFile(Callback):
     def on_step(self, run: Run, done: Step) -> dict[str, Any] | None:
         # the speed since the last line, or since this session began
         self._images += done.images
-        every = run.config.run.steps_between_lines(run.total_steps)
-        if done.step % every != 0 and done.step not in (1, run.total_steps):
+        if done.step != 1 and not run.has_line(done.step):
             return None
         # no line of a step that was not finite: JSON has no nan
         done.check()

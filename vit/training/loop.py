@@ -72,7 +72,7 @@ def asks_to_stop(run: Run) -> bool:
     # on GPUs an exchange in every step would let all hosts wait for the slowest
     if run.dist.world_size == 1 or run.compute.device.type == "cpu":
         return True
-    return run.step % run.config.run.steps_between_lines(run.total_steps) == 0
+    return run.has_line(run.step)
 
 
 def save(run: Run, callbacks: Sequence[Callback], checkpoints: Path) -> None:
@@ -88,8 +88,8 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
     Every process draws the whole batch, and computes its own rows.
 
     No step waits for a GPU. The device itself records the first step that was not finite, and makes
-    no update from there on; the record is read every `RunConfig.steps_between_lines` steps (at each
-    step where `Compute.checks_each_step`), and ends the run.
+    no update from there on; the record is read at the steps that have a line (`Run.has_line`; at
+    each step where `Compute.checks_each_step`), and ends the run.
     """
     # 1. The same for all steps
     config = run.config
@@ -105,7 +105,6 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
     # images in every batch but an epoch's last
     full_batch = min(batch_size, count) * config.augment.views
 
-    total = run.total_steps
     per_epoch = config.steps_per_epoch(count)
     schedule = config.schedule(per_epoch)
     # the base rate is for 256 images (Goyal et al. 2017)
@@ -117,7 +116,7 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
 
     # `step` counts from 0, as the draws do; whatever a user sees counts from 1
     since = time.perf_counter()
-    for step in range(run.step, total):
+    for step in range(run.step, run.total_steps):
         # 2. This process's images, targets and draws; after this, nothing is random
         batch = draw_step(config, step, count, objective.is_masked(step))
         assert batch.indices is not None
@@ -146,8 +145,7 @@ def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:
         first_bad = values["first_bad"]
         epoch = (step + 1) / per_epoch
         done = Step(step=step + 1, epoch=epoch, lr=lr, images=batch_images, values=values)
-        is_read = compute.checks_each_step or step + 1 == total
-        if is_read or (step + 1) % config.run.steps_between_lines(total) == 0:
+        if compute.checks_each_step or run.has_line(done.step):
             done.check()
 
         # 4. Everything that follows the weights

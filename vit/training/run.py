@@ -108,6 +108,14 @@ class Run:
     def total_steps(self) -> int:
         return self.config.train.epochs * self.config.steps_per_epoch(len(self.data.train))
 
+    def has_line(self, step: int) -> bool:
+        """Return whether metrics.jsonl gets a line of a step (from 1), but for the first.
+
+        The lines are 1 to 10 steps apart, at most a fiftieth of the run; the last step has one.
+        """
+        between = min(max(self.total_steps // 50, 1), 10)
+        return step % between == 0 or step == self.total_steps
+
     @property
     def held_steps(self) -> int:
         """The step whose checkpoint is kept, for a longer run; 0 for none."""
