@@ -230,8 +230,8 @@ def take_step(
     if run.compute.checks_each_step and first_bad > 0:
         return values
     set_learning_rate(optimizer, lr)
-    skips = (first_bad > 0) | ~is_finite
-    run.skips.copy_(skips)
+    # read by torch's AdamW and by Muon
+    optimizer.found_inf = ((first_bad > 0) | ~is_finite).float()  # type: ignore[attr-defined]
     optimizer.step()
     loss_scale.update()
     optimizer.zero_grad(set_to_none=True)

@@ -35,7 +35,6 @@ class Run:
     """A training run: device and precision, objective with its model, optimizer and so on.
 
     Attributes:
-        skips: whether the optimizer skips its update: 0 or 1, on the device.
         ema: the average of the weights over the steps, if `optim.ema` is set.
         init_hash: `vit.weights.checkpoint_hash` of the initial model; "" for random weights.
         seen_before: hashes of the images that the initial model, or the session before, was trained
@@ -56,7 +55,6 @@ class Run:
     objective: Objective
     optimizer: torch.optim.Optimizer
     loss_scale: LossScale
-    skips: Tensor
     ema: AveragedWeights | None = None
     dist: Distributed = SINGLE
     init_hash: str = ""
@@ -240,9 +238,6 @@ def setup(
     frozen_rows = freeze(model, config.model.freeze)
     optimizer = make_optimizer(objective, config.optim, compute.products, dist)
     restore_frozen_rows(optimizer, frozen_rows)
-    # read by torch's AdamW and by Muon
-    skips = torch.zeros((), device=compute.device)
-    optimizer.found_inf = skips  # type: ignore[attr-defined]
     ema = AveragedWeights(model, config.optim.ema) if config.optim.ema else None
 
     run = Run(
@@ -253,7 +248,6 @@ def setup(
         objective=objective,
         optimizer=optimizer,
         loss_scale=LossScale(compute),
-        skips=skips,
         ema=ema,
         dist=dist,
         init_hash=init_hash,
