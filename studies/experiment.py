@@ -419,7 +419,7 @@ def _train(
     if start is not None:
         if not (initial / "config.json").exists():
             with seeded_weights(config.train.seed):
-                model, normalize, *_ = initial_model(config, data)
+                model, normalize, _ = initial_model(config, data)
                 start(cast(MaskedAutoencoder, model))
             encoder = model.encoder.config
             origin = Origin(

@@ -30,9 +30,7 @@ def config(objective: str = "classify", init: Path | str = "", **model: object) 
     )
 
 
-def initial(
-    settings: Config, data: Dataset | None = None
-) -> tuple[Model, Normalization, list, str]:
+def initial(settings: Config, data: Dataset | None = None) -> tuple[Model, Normalization, list]:
     """As `vit train` begins."""
     loaded = None
     if settings.model.init:

@@ -19,14 +19,13 @@ from vit.errors import ConfigError, plural
 from vit.inputs import Normalization
 from vit.mae import Model
 from vit.training.objectives import CLASSES
-from vit.weights import checkpoint_hash
 
 THIRDS = {"W_Q": 0, "W_K": 1, "W_V": 2}
 
 
 def initial_model(
     config: Config, data: Dataset, loaded: Model | None = None
-) -> tuple[Model, Normalization, list[str], str]:
+) -> tuple[Model, Normalization, list[str]]:
     """Return the model of a run at its first step, and what belongs to it.
 
     Args:
@@ -36,8 +35,7 @@ def initial_model(
 
     Returns:
         The model, with the encoder of `loaded` and whatever else fits (`Objective.take_over`). The
-        normalisation of its input: that of `loaded`, or of the training images. Notes on both. The
-        `vit.weights.checkpoint_hash` of `loaded`; "" for random weights.
+        normalisation of its input: that of `loaded`, or of the training images. Notes on both.
     """
     objective = CLASSES[config.train.objective]
     encoder = config.model.vit_config(**objective.encoder_settings(config, data))
@@ -45,12 +43,11 @@ def initial_model(
         # training loads none
         load = f"fit(..., init=load_model({config.model.init!r}))"
         raise ConfigError("model.init", f"in Python, hand the loaded model over: {load}")
-    if loaded is None:
-        model = objective.build_model(config, encoder)
-        return model, Normalization.measured_on(data.train.images), [], ""
-
-    # a new model, with whatever fits from the loaded one; its head is copied by `take_over`
     model = objective.build_model(config, encoder)
+    if loaded is None:
+        return model, Normalization.measured_on(data.train.images), []
+
+    # whatever fits from the loaded one; its head is copied by `take_over`
     state = loaded.encoder.state_dict()
     body = {key: value for key, value in state.items() if not key.startswith("head.")}
     model.encoder.load_state_dict(body, strict=False)
@@ -68,8 +65,7 @@ def initial_model(
             "it was trained on classes, perhaps with images or labels that this run holds out: "
             "its scores may be optimistic"
         )
-    notes = [f"model.init: {note}" for note in notes]
-    return model, origin.normalize, notes, checkpoint_hash(loaded)
+    return model, origin.normalize, [f"model.init: {note}" for note in notes]
 
 
 def architecture_of(model: Model) -> dict[str, Any]:

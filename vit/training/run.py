@@ -24,7 +24,7 @@ from vit.training.initial import freeze, initial_model, restore_frozen_rows
 from vit.training.objectives import CLASSES, Objective
 from vit.training.optimizer import AveragedWeights, LossScale, make_optimizer
 from vit.training.run_folder import RunFolder, save_state
-from vit.weights import Origin, architecture, no_images, save_model
+from vit.weights import Origin, architecture, checkpoint_hash, no_images, save_model
 
 CPU_TOKENS = 8_448
 """Most tokens of a micro-batch on a CPU: larger ones are no faster there, and fill the memory."""
@@ -166,8 +166,8 @@ class Run:
             "class_names": list(self.data.train.class_names),
             "mean": self.normalize.mean,
             "std": self.normalize.std,
+            **architecture(self.model),
         }
-        state.update(architecture(self.model))
         if self.loss_scale.is_enabled():
             state["loss_scale"] = self.loss_scale.state_dict()
         if self.ema is not None:
@@ -223,13 +223,12 @@ def setup(
     objective_type = CLASSES[config.train.objective]
     with seeded_weights(config.train.seed):
         if state is None:
-            model, normalize, notes, init_hash = initial_model(config, data, init)
+            model, normalize, notes = initial_model(config, data, init)
         else:
             model = objective_type.build_model(config, ViTConfig(**state["encoder"]))
             model.load_state_dict(state["model"])
             normalize = Normalization(state["mean"], state["std"])
-            notes = []
-            init_hash = state["init"]
+            notes = state["notes"]
         set_kernel(model, config.run.attention)
         objective = objective_type(model.to(compute.device), config, data).to(compute.device)
     dist.share_weights(objective)
@@ -250,7 +249,6 @@ def setup(
         loss_scale=LossScale(compute),
         ema=ema,
         dist=dist,
-        init_hash=init_hash,
         # notes for the user, from each part
         notes=notes + objective.notes,
     )
@@ -259,6 +257,7 @@ def setup(
     if state is not None:
         _restore(run, state)
     elif init is not None:
+        run.init_hash = checkpoint_hash(init)
         run.seen_before = init.origin.trained_on
     # it is measured along the way, and its origin prepares the images
     run.result.origin = run.origin
@@ -275,13 +274,13 @@ def _restore(run: Run, state: dict[str, Any]) -> None:
         run.loss_scale.load_state_dict(state["loss_scale"])
     if run.ema is not None:
         run.ema.module.load_state_dict(state["model_ema"])
+    run.init_hash = state["init"]
     run.seen_before = torch.tensor(state["trained_on"], dtype=torch.int64)
     run.callback_states = state["callbacks"]
     run.step = state["step"]
     run.seconds = state["seconds"]
 
-    # notes for the user: damage, and whatever else may change the last bits
-    run.notes += state["notes"]
+    # a note for the user on whatever may change the last bits
     before = f"{state['computed_on']}, torch {state['torch']}"
     if before != f"{describe_compute(run)}, torch {torch.__version__}":
         effect = "from here results may differ in their last bits"
