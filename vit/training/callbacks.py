@@ -94,19 +94,17 @@ class Validation(Callback):
         measure: returns the present scores of a run: see `vit.metrics`.
     """
 
-    def __init__(self, measure: Callable[[Run], Mapping[str, Sequence[Mapping[str, Any]]]]):
+    def __init__(self, measure: Callable[[Run], Mapping[str, Any]]):
         self._measure = measure
 
     def on_step(self, run: Run, done: Step) -> dict[str, Any] | None:
-        steps_between = run.config.run.val_every * run.total_steps // run.config.train.epochs
-        if steps_between == 0 or done.step % steps_between != 0:
+        epochs_between = run.config.run.val_every
+        if epochs_between == 0 or done.epoch % epochs_between != 0:
             return None
         scores = self._measure(run)
-        line = {}
-        for method, key, name, _ in VALIDATION:
-            if method in scores:
-                line[name] = scores[method][0][key]
-        return line
+        return {
+            name: scores[method][0][key] for method, key, name, _ in VALIDATION if method in scores
+        }
 
 
 class Snapshots(Callback):
@@ -192,12 +190,8 @@ class Progress(Callback):
             loss = done.loss
             self._last_reading = time.perf_counter()
             speed = self._images / (self._last_reading - self._began)
-            epochs = run.config.train.epochs
-            # rounding may exceed the last one
-            epoch = min(math.ceil(done.epoch), epochs)
-            self._bar.set_description_str(
-                f"epoch {epoch}/{epochs}  loss {loss:.4f}  {speed:,.0f} images/s"
-            )
+            epoch = f"{math.ceil(done.epoch)}/{run.config.train.epochs}"
+            self._bar.set_description_str(f"epoch {epoch}  loss {loss:.4f}  {speed:,.0f} images/s")
 
     def close(self) -> None:
         self._bar.close()

@@ -137,8 +137,12 @@ def log(run: Run, callbacks: Sequence[Callback], line: Mapping[str, Any] | None)
     if line is None:
         return
     per_epoch = run.config.steps_per_epoch(len(run.data.train))
-    whole = {"step": run.step, "epoch": run.step / per_epoch, **line}
-    whole["seconds"] = round(run.seconds, 1)
+    whole = {
+        "step": run.step,
+        "epoch": run.step / per_epoch,
+        **line,
+        "seconds": round(run.seconds, 1),
+    }
     for callback in callbacks:
         callback.on_log(dict(whole))
 
