@@ -88,8 +88,7 @@ class DropPath(nn.Module):
             return x
         if chance is None:
             chance = torch.rand(x.shape[0], device=x.device)
-        # one value per image, for tokens of any number of axes
-        keep = chance.reshape(-1, *[1] * (x.ndim - 1)) >= self.rate  # (B, 1, 1)
+        keep = chance[:, None, None] >= self.rate  # (B, 1, 1)
         return x * keep / (1 - self.rate)
 
 
@@ -197,11 +196,9 @@ class VisionTransformer(nn.Module):
         self.blocks = nn.Sequential(*(Block(config, rate) for rate in rates))
 
         # the final norm, before the pooling or after it
-        self.norm: nn.Module = nn.LayerNorm(dim, eps=config.norm_eps)
-        self.fc_norm: nn.Module = nn.Identity()
-        if config.fc_norm:
-            self.norm = nn.Identity()
-            self.fc_norm = nn.LayerNorm(dim, eps=config.norm_eps)
+        norm = nn.LayerNorm(dim, eps=config.norm_eps)
+        self.norm = nn.Identity() if config.fc_norm else norm
+        self.fc_norm = norm if config.fc_norm else nn.Identity()
 
         # the head, of a classifier
         self.head: nn.Module = nn.Identity()
@@ -249,8 +246,7 @@ class VisionTransformer(nn.Module):
         """
         # len(patches) would be a plain number, which an exported program could not vary
         batch = patches.shape[0]
-        num_patches = patches.shape[1]
-        positions = self.pos_embed[:, self.pos_embed.shape[1] - num_patches :]  # (1, L, D)
+        positions = self.pos_embed[:, -patches.shape[1] :]  # (1, L, D)
 
         # the visible patches and their positions; masked patches are not embedded at all
         if mask is not None:
