@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -145,7 +144,7 @@ class Reconstruct(Objective):
             )
 
         # the encoder sees the visible patches, the decoder all
-        patches = math.prod(config.model.grid_size)
+        patches = model.encoder.patch_embed.num_patches
         self.keep = num_keep(patches, config.mask.ratio)
         prefix = model.encoder.num_prefix_tokens
         self.lengths = {"encoder": self.keep + prefix, "decoder": patches + prefix}
@@ -227,7 +226,7 @@ class Classify(Objective):
 
         # some patches are dropped in every step except in the last epochs
         self.whole_from = config.whole_from(len(data.train))
-        patches = math.prod(config.model.grid_size)
+        patches = model.patch_embed.num_patches
         self.keep = patches
         if settings.drop_patches:
             self.keep = num_keep(patches, settings.drop_patches)

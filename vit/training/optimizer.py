@@ -62,12 +62,9 @@ def _scales(model: nn.Module, decay: float) -> dict[nn.Parameter, float]:
     # head, last norm and decoder
     scales = dict.fromkeys(model.parameters(), 1.0)
 
-    # embedding, tokens and positions, of which a model may lack some
-    first = [encoder.cls_token, encoder.reg_token, encoder.pos_embed]
-    first += encoder.patch_embed.parameters()
-    for parameter in first:
-        if parameter is not None:
-            scales[parameter] = decay ** (depth + 1)
+    # tokens and positions, which are the encoder's own, and the embedding
+    for parameter in (*encoder.parameters(recurse=False), *encoder.patch_embed.parameters()):
+        scales[parameter] = decay ** (depth + 1)
 
     for number, block in enumerate(encoder.blocks):
         for parameter in block.parameters():

@@ -130,7 +130,7 @@ class Run:
         # enough that each has at most CPU_TOKENS tokens
         images = self.dist.largest_shard(self.config.images_per_step)
         tokens = images * max(self.objective.lengths.values())
-        return min(max(math.ceil(tokens / CPU_TOKENS), 1), images)
+        return min(math.ceil(tokens / CPU_TOKENS), images)
 
     def save_model(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
         """Save `result`, with all that `vit.checkpoints.load_model` needs."""
