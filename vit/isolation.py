@@ -5,7 +5,6 @@ This holds for one call at a time, not for several threads that change the same 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -45,13 +44,6 @@ def isolated() -> Iterator[None]:
         finally:
             torch.set_default_dtype(dtype)
             torch.set_num_threads(threads)
-
-
-@contextmanager
-def without_warnings() -> Iterator[None]:
-    """Ignore warnings within the block."""
-    with warnings.catch_warnings(action="ignore"):
-        yield
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from argparse import Namespace
 
 from vit.checkpoints import load_model
@@ -12,7 +13,6 @@ from vit.cli.options import load_options
 from vit.cli.outputs import print_json
 from vit.commandline import require_folder
 from vit.errors import one_line
-from vit.isolation import without_warnings
 from vit.load_options import LoadOptions
 
 
@@ -35,7 +35,7 @@ def inspect(options: Namespace) -> int:
 def convert(options: Namespace) -> int:
     """Load a checkpoint, write it, and print what became of each tensor."""
     require_folder(options.out.parent)
-    with without_warnings():
+    with warnings.catch_warnings(action="ignore"):
         model = load_model(options.checkpoint, **load_options(options))
         notes = convert_model(model, options.to, options.out, options.half)
     print(f"{options.out}: {model.origin.format} as {options.to}\n{model.origin.report}")

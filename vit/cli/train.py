@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 import signal
 import sys
+import warnings
 from argparse import Namespace
 from contextlib import redirect_stdout
 from typing import Any
@@ -18,7 +19,6 @@ from vit.cli.outputs import score_table
 from vit.cli.parsers import command_of
 from vit.config import OBJECTIVES
 from vit.errors import Stopped, one_line, plural
-from vit.isolation import without_warnings
 from vit.mae import Model
 from vit.progress import OptionalStream
 from vit.report.page import write_report
@@ -110,5 +110,5 @@ def load_initial(command: TrainCommand) -> Model:
         options["part"] = "encoder"
 
     # that a decoder or head is new needs no warning in training
-    with without_warnings():
+    with warnings.catch_warnings(action="ignore"):
         return load_model(config.model.init, **options)

@@ -14,6 +14,7 @@ import logging
 import os
 import re
 import secrets
+import warnings
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
@@ -29,7 +30,6 @@ from vit.data import ImageSet, content_hash
 from vit.data.images import spread
 from vit.errors import DataError, one_line
 from vit.inputs import OWN, Preparation, whole_pictures
-from vit.isolation import without_warnings
 from vit.progress import track
 
 DETAIL = 2
@@ -101,7 +101,7 @@ def cached(
     with (
         replacing(path) as unfinished,
         closing(decode(size, remarks)) as decoded,
-        without_warnings(),
+        warnings.catch_warnings(action="ignore"),
         whole_pictures(),
     ):
         _write(unfinished, key, count, decoded, size, on_bad_image, remarks)
@@ -184,7 +184,7 @@ def _read(path: Path) -> tuple[str, ImageSet]:
         file.seek(pixels.offset + pixels.nbytes)
         key, labels, identity, skipped, notes, hashes = json.loads(file.read())
     # torch warns of read-only pixels, but nothing writes to them
-    with without_warnings():
+    with warnings.catch_warnings(action="ignore"):
         images = torch.from_numpy(pixels)
     return key, ImageSet(
         images,
