@@ -9,7 +9,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -103,17 +103,13 @@ def stop(number: int, _: FrameType | None = None) -> NoReturn:
 @contextmanager
 def received_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Let a handler receive SIGNALS within the block; only the main thread gets them."""
-    before: dict[int, Any] = {}
-    if threading.current_thread() is threading.main_thread():
-        for number in SIGNALS:
-            # nohup ignores SIGHUP, and a shell SIGINT in the background of a script
-            if signal.getsignal(number) != signal.SIG_IGN:
-                before[number] = signal.signal(number, handler)
-    try:
+    with ExitStack() as undo:
+        if threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:
+                # nohup ignores SIGHUP, and a shell SIGINT in the background of a script
+                if signal.getsignal(number) != signal.SIG_IGN:
+                    undo.callback(signal.signal, number, signal.signal(number, handler))
         yield
-    finally:
-        for taken, old in before.items():
-            signal.signal(taken, old)
 
 
 def exit_code_of(program: str, work: Callable[[], int], debug: bool = False) -> int:
