@@ -103,7 +103,7 @@ def fit(
         # the architecture was the checkpoint's
         chosen = {key: getattr(config.model, key) for key in ("drop_path", "global_pool", "freeze")}
         config = changed(config, {"model": changed(config_of_run(out).model, chosen)})
-    if init is not None and Path(config.model.init) != Path(init.origin.source):
+    if init is not None:
         config = changed(config, {"model.init": init.origin.source})
     if keep_freed_memory:
         process.keep_freed_memory()
@@ -274,9 +274,11 @@ def measure(run: Run, baselines: bool = True) -> dict[str, list[dict[str, Any]]]
     With `baselines`, also what the k-NN accuracy is compared with, which validation does not need.
     """
     # all others need labels
-    methods = list(run.objective.measures)
-    if not run.data.has_classes:
-        methods = [method for method in methods if method == "reconstruction"]
+    methods = [
+        method
+        for method in run.objective.measures
+        if method == "reconstruction" or run.data.has_classes
+    ]
 
     # as in training, with the same mask ratio
     options = Options(
