@@ -31,7 +31,7 @@ def objective_of(config: Config, classes: int = CLASSES) -> Objective:
     both = image_set(images, tuple(map(str, range(classes))))
     data = Dataset("Shades", "folder", both, both)
     kind = objectives.CLASSES[config.train.objective]
-    encoder = config.model.vit_config(**kind.encoder_settings(config, data))
+    encoder = config.model.vit_config(**kind.encoder_settings(data))
     return kind(kind.build_model(config, encoder), config, data)
 
 

@@ -284,7 +284,7 @@ def _own_cores(place: Distributed) -> Iterator[None]:
     Threads that move from core to core lose their caches.
     """
     # only Linux shows which cores there are
-    if place.local_world_size == 1 or not hasattr(os, "sched_setaffinity"):
+    if not hasattr(os, "sched_setaffinity"):
         yield
         return
     all_cores = sorted(os.sched_getaffinity(0))

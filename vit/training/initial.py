@@ -38,7 +38,7 @@ def initial_model(
         normalisation of its input: that of `loaded`, or of the training images. Notes on both.
     """
     objective = CLASSES[config.train.objective]
-    encoder = config.model.vit_config(**objective.encoder_settings(config, data))
+    encoder = config.model.vit_config(**objective.encoder_settings(data))
     if config.model.init and loaded is None:
         # training loads none
         load = f"fit(..., init=load_model({config.model.init!r}))"

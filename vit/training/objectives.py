@@ -61,7 +61,7 @@ class Objective(nn.Module):
     # ------------------------------------
 
     @classmethod
-    def encoder_settings(cls, config: Config, data: Dataset) -> dict[str, Any]:
+    def encoder_settings(cls, data: Dataset) -> dict[str, Any]:
         """Return the fields of `ViTConfig` that follow from the objective, not from the settings.
 
         Raises:
@@ -241,7 +241,7 @@ class Classify(Objective):
             self.notes.append(f"no training images of {shortened(', '.join(absent))}")
 
     @classmethod
-    def encoder_settings(cls, config: Config, data: Dataset) -> dict[str, Any]:
+    def encoder_settings(cls, data: Dataset) -> dict[str, Any]:
         # with one class every prediction is right
         if not data.has_classes:
             problem = "has no two classes to tell apart; a folder has them as <class>/<image>"
