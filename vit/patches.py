@@ -21,6 +21,13 @@ if TYPE_CHECKING:
 IMAGE_PATTERN = "b c (row p) (column q)"
 PATCH_PATTERN = "b (row column) (c p q)"
 
+SINCOS_ORDERS = {
+    "mae": "sin x, cos x, sin y, cos y",
+    "moco": "sin y, cos y, sin x, cos x",
+    "timm": "sin y, sin x, cos y, cos x",
+}
+"""The columns of a fixed position table, by whose code made it."""
+
 
 def patchify(images: Tensor, patch_size: tuple[int, int]) -> Tensor:
     """Cut images into patches, row by row.
@@ -93,9 +100,8 @@ def sincos_positions(grid_size: tuple[int, int], embed_dim: int, order: str = "m
     Args:
         grid_size: (rows, columns).
         embed_dim: D, a multiple of 4.
-        order: of the parts: "mae" for [sin x, cos x, sin y, cos y], "moco" for [sin y, cos y,
-            sin x, cos x], "timm" for [sin y, sin x, cos y, cos x]. Weights trained with one are
-            wrong with another.
+        order: of the parts, one of `SINCOS_ORDERS`. Weights trained with one are wrong with
+            another.
 
     Returns:
         (L, D) float32.
@@ -109,12 +115,8 @@ def sincos_positions(grid_size: tuple[int, int], embed_dim: int, order: str = "m
     columns = torch.arange(grid_size[1], dtype=torch.float64)
     x = columns.repeat(grid_size[0])[:, None] * frequencies  # (L, D/4)
     y = rows.repeat_interleave(grid_size[1])[:, None] * frequencies  # (L, D/4)
-    parts = {
-        "mae": (x.sin(), x.cos(), y.sin(), y.cos()),
-        "moco": (y.sin(), y.cos(), x.sin(), x.cos()),
-        "timm": (y.sin(), x.sin(), y.cos(), x.cos()),
-    }
-    return torch.cat(parts[order], dim=1).float()
+    parts = {"sin x": x.sin(), "cos x": x.cos(), "sin y": y.sin(), "cos y": y.cos()}
+    return torch.cat([parts[name] for name in SINCOS_ORDERS[order].split(", ")], dim=1).float()
 
 
 def position_table(

@@ -14,7 +14,7 @@ import torch
 from vit.checkpoints.network import Network
 from vit.checkpoints.reading import size_text
 from vit.config import DecoderConfig, ViTConfig, changed
-from vit.patches import sincos_positions
+from vit.patches import SINCOS_ORDERS, sincos_positions
 
 SIZES = {"image_size", "patch_size", "channels"}
 """The options that change what the encoder computes."""
@@ -23,12 +23,6 @@ BLOCKS = {"encoder": "blocks.", "decoder": "decoder.blocks."}
 USUAL_HEADS = {"encoder": {1152: 16, 1280: 16, 1408: 16, 1664: 16}, "decoder": {512: 16}}
 # properties that no tensor shows, assumed for an encoder without settings
 MLPS = {"gelu": "an exact GELU", "swiglu": "a SiLU of the first half as gate of the other"}
-# the orders of the columns of a sin-cos table, in words for the user
-SINCOS_ORDERS = {
-    "mae": "[sin x, cos x, sin y, cos y]",
-    "moco": "[sin y, cos y, sin x, cos x]",
-    "timm": "[sin y, sin x, cos y, cos x]",
-}
 
 
 def read_architecture(network: Network) -> None:
@@ -229,7 +223,7 @@ def _read_positions(network: Network, encoder: dict[str, Any]) -> None:
     if "pos_embed" not in hints and not patches.is_meta and patches.shape == (count, dim):
         for order, text in SINCOS_ORDERS.items() if dim % 4 == 0 else ():
             if torch.allclose(patches, sincos_positions(grid, dim, order), atol=1e-3):
-                network.note(f"positions: the fixed sin-cos table in {order}'s order, {text}")
+                network.note(f"positions: the fixed sin-cos table in {order}'s order, [{text}]")
                 encoder["pos_embed"] = "sincos"
                 break
     if is_square and encoder["pos_embed"] == "learned":
