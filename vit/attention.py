@@ -83,8 +83,7 @@ class MultiHeadSelfAttention(nn.Module):
     def __init__(self, config: ViTConfig):
         super().__init__()
         dim = config.embed_dim
-        num_heads = config.num_heads
-        self.num_heads = num_heads
+        self.num_heads = config.num_heads
         # a matter of speed, not of the result: see `set_kernel`
         self.kernel = "auto"
 
@@ -94,11 +93,9 @@ class MultiHeadSelfAttention(nn.Module):
             self.qkv = nn.Linear(dim, 3 * dim, bias=config.qkv_bias)
 
         # a norm of each head's queries and keys bounds the scores (Dehghani et al. 2023)
-        self.q_norm: nn.Module = nn.Identity()
-        self.k_norm: nn.Module = nn.Identity()
-        if config.qk_norm:
-            self.q_norm = nn.LayerNorm(dim // num_heads, eps=config.norm_eps)
-            self.k_norm = nn.LayerNorm(dim // num_heads, eps=config.norm_eps)
+        width = dim // config.num_heads
+        self.q_norm = nn.LayerNorm(width, eps=config.norm_eps) if config.qk_norm else nn.Identity()
+        self.k_norm = nn.LayerNorm(width, eps=config.norm_eps) if config.qk_norm else nn.Identity()
 
         # W_O
         self.proj = nn.Linear(dim, dim)

@@ -97,11 +97,8 @@ class Muon(torch.optim.AdamW):
         updates = self._orthogonalized(list(torch._foreach_lerp(gradients, momenta, beta)))
 
         # weight decay apart from the update (Loshchilov & Hutter 2019)
-        rates = []
-        kept = []
-        for matrix, group in matrices:
-            rates.append(-group["lr"] * 0.2 * max(matrix.shape) ** 0.5)
-            kept.append(1 - group["lr"] * group["weight_decay"])
+        kept = [1 - group["lr"] * group["weight_decay"] for _, group in matrices]
+        rates = [-group["lr"] * 0.2 * max(matrix.shape) ** 0.5 for matrix, group in matrices]
         new_weights = torch._foreach_mul(weights, kept)
         torch._foreach_add_(new_weights, torch._foreach_mul(updates, rates))
         self._replace(buffers, momenta)
