@@ -183,32 +183,32 @@ class OneLineParser(argparse.ArgumentParser):
 
 
 class Parser(OneLineParser):
-    """A parser of the fields of models and of further options."""
+    """A parser of options, and of models of which every field is an option."""
 
     def __init__(
         self,
         prog: str,
         usage: str = "",
         purpose: str = "",
-        models: Sequence[type[Settings]] = SECTIONS,
-        options: Sequence[Option] = SETTINGS,
+        options: Sequence[Option | type[Settings]] = (*SETTINGS, *SECTIONS),
     ):
         super().__init__(prog, f"{prog} {usage}", purpose, allow_abbrev=False)
         # "-1,0" is a value, as "-1" is
         self._negative_number_matcher = re.compile(r"-[\d.][\d.,e+-]*$")
         # The usual settings come first in --help
         usual: argparse._ActionsContainer = self
-        if models == SECTIONS:
+        if SECTIONS[0] in options:
             usual = self.add_argument_group("usual settings")
             self._action_groups.insert(0, self._action_groups.pop())
         for option in options:
-            add_option(usual if option[0].split()[0][2:] in USUAL else self, *option)
+            if isinstance(option, tuple):
+                add_option(usual if option[0].split()[0][2:] in USUAL else self, *option)
+                continue
 
-        # Without a value, a field stays out of the options: a file or its default decides
-        for model in models:
-            group = self.add_argument_group((model.__doc__ or "").partition("\n")[0].rstrip("."))
-            for name, field in model.model_fields.items():
-                word = model.key(name) if model.section else name.replace("_", "-")
+            # Without a value, a field stays out of the options: a file or its default decides
+            group = self.add_argument_group((option.__doc__ or "").partition("\n")[0].rstrip("."))
+            for name, field in option.model_fields.items():
+                word = option.key(name) if option.section else name.replace("_", "-")
                 place = usual if word in USUAL else group
                 place.add_argument(
                     f"--{word}",
