@@ -6,6 +6,7 @@ Letters: B batch, C channels, H x W pixels.
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -23,6 +24,7 @@ from vit.interpret.capture import Patch, Query
 from vit.interpret.geometry import Geometry, geometry_of
 from vit.mae import Model
 from vit.masking import Mask, mask_from_noise, num_keep
+from vit.patches import grid_distances
 from vit.progress import track
 from vit.weights import Origin
 
@@ -175,16 +177,13 @@ class ModelWithImages:
         Args:
             allowed: bool (B, rows, columns), True for at least one patch of each image.
         """
-        rows, columns = self.geometry.grid_size
-        row, column = self.geometry.middle
-        down = torch.arange(rows)[:, None] - row
-        across = torch.arange(columns) - column
-        distance = down**2 + across**2  # (rows, columns)
+        grid_size = self.geometry.grid_size
+        distances = grid_distances(grid_size, allowed.device).unflatten(0, grid_size)
 
         # Others are further away than any; of patches at the same distance, the first is taken
-        candidates = torch.where(allowed, distance, distance.max() + 1)
-        nearest = candidates.flatten(1).argmin(1)  # (B,)
-        return [divmod(number, columns) for number in nearest.tolist()]
+        candidates = torch.where(allowed.flatten(1), distances[self.geometry.middle], math.inf)
+        _, columns = grid_size
+        return [divmod(number, columns) for number in candidates.argmin(1).tolist()]
 
     def fill_in(self) -> Tensor:
         """Return the images with their masked patches reconstructed: float32 (B, C, H, W)."""
