@@ -42,7 +42,7 @@ Picture = tuple[Any, dict[str, Any]]
 Draw = Callable[[Namespace, ModelWithImages], Picture]
 
 
-def run(options: Namespace) -> int:
+def run(options: Namespace) -> None:
     """Draw the figures; existing files are refused."""
     require_folder(options.out)
     _, data = images_or_data(options)
@@ -81,7 +81,6 @@ def run(options: Namespace) -> int:
         numbers = path.with_suffix(".npz")
         write_npz(numbers, arrays)
         print(f"figure: {one_line(str(path))}, its numbers: {numbers.name}")
-    return 0
 
 
 # --- The model, its images, mask and query -------------------------------------------------------

@@ -10,7 +10,7 @@ from vit.errors import one_line
 from vit.report.comparison import compare_runs, read_finished
 
 
-def run(options: Namespace) -> int:
+def run(options: Namespace) -> None:
     """Read the runs, and print the table."""
     # Everything that can fail comes before the first line of output
     runs = [read_finished(folder) for folder in options.runs]
@@ -29,4 +29,3 @@ def run(options: Namespace) -> int:
     for run in runs:
         for note in run.notes:
             print(f"note     {one_line(note)}", file=sys.stderr)
-    return 0

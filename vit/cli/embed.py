@@ -16,7 +16,7 @@ from vit.look.predict import embed
 from vit.weights import checkpoint_hash
 
 
-def run(options: Namespace) -> int:
+def run(options: Namespace) -> None:
     """Embed all images, batch by batch, then write the file."""
     # Refuse what cannot be done before the model is loaded
     output_file(options.out, (".npz", ".csv"), overwrite=options.overwrite)
@@ -52,4 +52,3 @@ def run(options: Namespace) -> int:
     count, width = pooled.shape
     size = f"{count} x {width}"
     print(f"features of {plural(count, 'image')}: {size}; in {one_line(str(options.out))}")
-    return 0

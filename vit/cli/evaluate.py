@@ -39,7 +39,7 @@ RESULTS = "results.json"
 PICTURES = ("confusion.png", "reliability.png", "mistakes.png")
 
 
-def run(options: Namespace) -> int:
+def run(options: Namespace) -> None:
     """Measure, print the results, and with `--out` write them to files."""
     # Refuse what cannot be done before anything is computed
     named_data(options.data)
@@ -57,7 +57,6 @@ def run(options: Namespace) -> int:
         results = measure(options)
     if options.json:
         print_json(results)
-    return 0
 
 
 def measure(options: Namespace) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from vit.progress import track
 from vit.runs import RunFiles
 
 
-def run(options: Namespace) -> int:
+def run(options: Namespace) -> None:
     """Write the page, and the numbers beside it."""
     # Files that cannot be written are refused before anything is loaded
     out = output_file(options.out, PAGE, overwrite=options.overwrite)
@@ -57,7 +57,6 @@ def run(options: Namespace) -> int:
     print(f"page: {one_line(str(out))}, {len(page.encode()):,} bytes")
     if options.numbers:
         write_npz(numbers, arrays_of(subject, moments))
-    return 0
 
 
 def explore(subject: ModelWithImages, name: str, layers: Sequence[int] | None) -> Moment:

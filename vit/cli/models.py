@@ -14,12 +14,12 @@ from vit.pretrained import shipped, shipped_models
 COLUMNS = ("name", "what it is", "parameters", "MB", "trained on", "scores")
 
 
-def run(options: Namespace) -> int:
+def run(options: Namespace) -> None:
     """Print the models, in a table or as JSON."""
     models = [shipped(name) for name in shipped_models()]
     if options.json:
         print_json(models)
-        return 0
+        return
 
     rows = [list(COLUMNS)]
     for model in models:
@@ -28,7 +28,6 @@ def run(options: Namespace) -> int:
     print("\n".join(aligned(rows, (2, 3))))
     print("\nImages are resized to the size in the table. For photographs, use a model for larger")
     print("images, e.g. timm/vit_tiny_patch16_224.augreg_in21k.")
-    return 0
 
 
 def row(model: dict[str, Any]) -> tuple[str, ...]:

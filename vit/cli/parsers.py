@@ -392,7 +392,7 @@ COMMANDS: dict[str, Command] = {
     ),
 }
 """Every command; `vit.cli` has a module of the same name for each, with the function `run`, or with
-one for each second word."""
+one for each second word. It returns the exit code, if that may be another than 0."""
 
 
 def command_parser(name: str, prog: str = "") -> Parser:

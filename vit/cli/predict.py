@@ -16,7 +16,7 @@ from vit.look.subject import class_names_of
 from vit.weights import class_key
 
 
-def run(options: Namespace) -> int:
+def run(options: Namespace) -> None:
     """Predict all images, then print a table or JSON."""
     # Refuse what cannot be done before anything is computed
     if options.csv is not None:
@@ -55,4 +55,3 @@ def run(options: Namespace) -> int:
         print_json(predictions)
     else:
         print("\n".join(aligned(lines, range(2, len(lines[0]), 2))))
-    return 0

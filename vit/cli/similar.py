@@ -28,7 +28,7 @@ SIDE = 320
 """Pixels of a neighbour's longer side on the page: twice what most screens show of it."""
 
 
-def run(options: Namespace) -> int:
+def run(options: Namespace) -> None:
     """Find the nearest images, print them, and write the page."""
     # Refuse what cannot be done before anything is computed
     if options.out is not None:
@@ -66,12 +66,11 @@ def run(options: Namespace) -> int:
         write_text(options.out, page)
     if options.json:
         print_json(answer)
-        return 0
+        return
     for near in answer["neighbours"]:
         print(f"{near['similarity']:6.3f}  {one_line(near['file'])}")
     if options.out is not None:
         print(f"page: {one_line(str(options.out))}, {len(page.encode()):,} bytes")
-    return 0
 
 
 def read_features(options: Namespace, model: Model) -> tuple[list[str], Tensor]:
