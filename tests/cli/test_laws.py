@@ -132,3 +132,11 @@ def test_data_is_a_name_or_a_folder(tmp_path, monkeypatch):
         assert named_data("scenes")["source"] == "scenes"
     with pytest.raises(ConfigError, match=r"--data: .picturs. .*; did you mean pictures\?"):
         named_data("picturs")
+
+
+def test_a_folder_called_like_built_in_data_is_told_once(refused, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("scenes").mkdir()
+    with pytest.warns(UserWarning, match="not the folder scenes here") as caught:
+        refused("evaluate vit-tiny-p4-cifar10 scenes --threads 900000")
+    assert len(caught) == 1

@@ -42,7 +42,13 @@ PICTURES = ("confusion.png", "reliability.png", "mistakes.png")
 def run(options: Namespace) -> None:
     """Measure, print the results, and with `--out` write them to files."""
     # Refuse what cannot be done before anything is computed
-    named_data(options.data)
+    config = DataConfig(
+        **named_data(options.data, str(options.root)),
+        name=options.name,
+        on_bad_image=options.on_bad_image,
+        limit=options.limit,
+        val_size=options.val_size,
+    )
     out = options.out
     if out is not None:
         require_folder(out)
@@ -54,21 +60,14 @@ def run(options: Namespace) -> None:
 
     # With --json, all but the JSON goes to stderr
     with messages_to_stderr(options.json):
-        results = measure(options)
+        results = measure(options, config)
     if options.json:
         print_json(results)
 
 
-def measure(options: Namespace) -> dict[str, Any]:
+def measure(options: Namespace, config: DataConfig) -> dict[str, Any]:
     """Measure, print and write the results, and return them as results.json holds them."""
     # Model and data
-    config = DataConfig(
-        **named_data(options.data, str(options.root)),
-        name=options.name,
-        on_bad_image=options.on_bad_image,
-        limit=options.limit,
-        val_size=options.val_size,
-    )
     model = load(options)
     origin = model.origin
     compute = choose_device(options, options.threads)
@@ -165,7 +164,8 @@ def write_results(out: Path, results: dict[str, Any], data: Dataset) -> None:
     names = [RESULTS]
     # the model's own head counts more than a probe
     scores = results["scores"]
-    for method in [name for name in ("head", "linear") if name in scores][:1]:
+    method = "head" if "head" in scores else "linear"
+    if method in scores:
         label = MEASURES[method, "accuracy"].label
         row = scores[method][0]
         tested = data.tested
