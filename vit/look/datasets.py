@@ -41,12 +41,11 @@ def of_data(
     unused: list[str] = []
     files_of = list_folder(folder, unused)
     _warn_of_unused(config.root, unused)
-    files, *tests = files_of.values()
     if not both_splits:
         # the last split is the test split, or the only one
-        files_of = dict([list(files_of.items())[-1]])
-    elif not tests and len(files) > 1:
-        files_of = _as_split(config, files)
+        files_of = dict([files_of.popitem()])
+    elif len(files_of) == 1:
+        files_of = _as_split(config, *files_of.values())
 
     # the classes of all images, so that a count does not renumber them
     present = {class_name for files in files_of.values() for class_name, _ in files}
