@@ -46,11 +46,11 @@ def attention_layers(model: nn.Module) -> list[NamedLayer]:
             candidates[part] = name
 
     # A layer within a layer (a wrapper and its core) counts once, as the inner one
-    layers = []
-    for layer, name in candidates.items():
-        if candidates.keys() & {*layer.modules()} == {layer}:
-            layers.append((name, layer))
-    return layers
+    return [
+        (name, layer)
+        for layer, name in candidates.items()
+        if candidates.keys() & {*layer.modules()} == {layer}
+    ]
 
 
 def in_this_thread(hook: Callable[..., Any]) -> Callable[..., Any]:
