@@ -356,7 +356,7 @@ def refuse_among_images(place: Path, data: str) -> None:
     """
     images = Path(os.path.realpath(user_path(data)))
     folder = Path(os.path.realpath(place))
-    if data in BUILT_IN or images not in (folder, *folder.parents):
+    if data in BUILT_IN or not folder.is_relative_to(images):
         return
     within = [place for place in (folder, *folder.parents) if images in place.parents]
     if any(RunFiles(place).has_begun for place in within):

@@ -16,11 +16,14 @@ def run(options: Namespace) -> None:
     runs = [read_finished(folder) for folder in options.runs]
     rows = compare_runs(runs)
     if options.json:
-        records = []
-        for run in runs:
-            seed = str(run.settings["train.seed"])
-            record = {"run": str(run.files.path), "seeds": seed, "scores": run.usual_scores}
-            records.append(record)
+        records = [
+            {
+                "run": str(run.files.path),
+                "seeds": str(run.settings["train.seed"]),
+                "scores": run.usual_scores,
+            }
+            for run in runs
+        ]
         print_json({"table": rows, "runs": records})
     else:
         print("\n".join(aligned([list(rows[0]), *[[*row.values()] for row in rows]])))

@@ -36,9 +36,10 @@ def run(options: Namespace) -> None:
 
     # The same for a program
     if options.json:
-        classes = {}
-        for number, name in enumerate(data.train.class_names):
-            classes[name] = int((data.train.labels == number).sum())
+        classes = {
+            name: int((data.train.labels == number).sum())
+            for number, name in enumerate(data.train.class_names)
+        }
         print_json(data.facts | {"train_classes": classes, "notes": data.notes})
 
 

@@ -59,6 +59,7 @@ def run(options: Namespace) -> None:
         write_npz(numbers, arrays_of(subject, moments))
 
 
+@torch.no_grad()
 def explore(subject: ModelWithImages, name: str, layers: Sequence[int] | None) -> Moment:
     """Return a model's attention on its images, and under a mask its reconstructions.
 
@@ -70,16 +71,17 @@ def explore(subject: ModelWithImages, name: str, layers: Sequence[int] | None) -
     # The encoder's attention weights, for its visible patches in grid order
     model: Any = subject.model
     mask = subject.mask
-    with torch.no_grad(), AttentionMaps(model.encoder, layers) as maps:
+    with AttentionMaps(model.encoder, layers) as maps:
         model.encoder(subject.inputs, mask)
-    encoder = {}
-    for number, weights in maps.weights.items():
-        encoder[number] = in_grid_order(weights, mask, subject.geometry.num_prefix_tokens)
+    encoder = {
+        number: in_grid_order(weights, mask, subject.geometry.num_prefix_tokens)
+        for number, weights in maps.weights.items()
+    }
 
     # The decoder's attention weights, for all patches, and its reconstruction
     if mask is None or model.decoder is None:
         return Moment(name, encoder)
-    with torch.no_grad(), AttentionMaps(model.decoder) as maps:
+    with AttentionMaps(model.decoder) as maps:
         model(subject.inputs, mask)
     return Moment(name, encoder, maps.weights, subject.fill_in())
 

@@ -27,8 +27,10 @@ def print_json(value: Any) -> None:
 def write_csv(path: Path, rows: Iterable[Sequence[Any]]) -> None:
     """Write a table; its names may contain any bytes."""
     make_folder(path.parent)
-    text: dict[str, Any] = {"newline": "", "encoding": "utf-8", "errors": "backslashreplace"}
-    with replacing(path) as partial, partial.open("w", **text) as file:
+    with (
+        replacing(path) as partial,
+        partial.open("w", newline="", encoding="utf-8", errors="backslashreplace") as file,
+    ):
         csv.writer(file).writerows(rows)
 
 

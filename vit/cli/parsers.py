@@ -77,6 +77,7 @@ OR_DATA = (
     "instead of files: cifar10, cifar100, scenes, or a folder of images",
 )
 IMAGES = ("images IMAGE ...", str, None, "image files, or one name or folder as for --data")
+LIMIT = ("--limit N", NonNegative, 0, "use only this many images per split; 0: all")
 VIEWS = (
     "--views N",
     Annotated[Positive, Field(le=6)],
@@ -194,7 +195,7 @@ COMMANDS: dict[str, Command] = {
             ROOT,
             BAD_IMAGE,
             ("--out FILE", Place, Path("features.npz"), "file to write, .npz or .csv"),
-            ("--limit N", NonNegative, 0, "use only this many images per split; 0: all"),
+            LIMIT,
             DEVICE,
             OVERWRITE,
         ),
@@ -313,7 +314,7 @@ COMMANDS: dict[str, Command] = {
             ROOT,
             BAD_IMAGE,
             ("--name TEXT", str, "", "name of the data in outputs"),
-            ("--limit N", NonNegative, 0, "use only this many images per split; 0: all"),
+            LIMIT,
             (
                 "--method",
                 Literal["all", "knn", "linear", "reconstruction", "head"],

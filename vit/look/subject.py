@@ -65,10 +65,10 @@ class Collection:
     @property
     def names(self) -> list[str]:
         """What to write beside each image: its class, or else its file without the suffix."""
-        names = []
-        for file, label in zip(self.files, self.labels, strict=True):
-            names.append(self.class_names[label] if label >= 0 else Path(file).stem)
-        return names
+        return [
+            self.class_names[label] if label >= 0 else Path(file).stem
+            for file, label in zip(self.files, self.labels, strict=True)
+        ]
 
 
 @dataclass
