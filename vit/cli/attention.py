@@ -90,16 +90,16 @@ def with_mask_and_query(options: Namespace, subject: ModelWithImages) -> ModelWi
     """Mask the images, and choose the query token and the patches to reconstruct."""
     query: Query = options.query
     patch = query if isinstance(query, tuple) else None
-    if options.mask is not None and subject.model.decoder and options.method != "rollout":
+    if options.mask is not None:
+        # The encoder has queries for visible patches only; a decoder reconstructs a masked one
+        fills = subject.model.decoder is not None and options.method != "rollout"
+        subject = subject.with_mask(options.mask, options.seed, patch, masked=fills)
+        if fills:
+            subject.to_fill = subject.middle_patches(subject.masked)
         # A named patch is the one to reconstruct, so the encoder's query is the usual one
-        subject = subject.with_mask(options.mask, options.seed, masked=patch)
-        subject.to_fill = subject.middle_patches(subject.masked)
-        if patch is not None:
+        if fills and patch is not None:
             subject.to_fill = [patch] * len(subject)
             query = "auto"
-    elif options.mask is not None:
-        # The encoder has queries for visible patches only
-        subject = subject.with_mask(options.mask, options.seed, visible=patch)
 
     # The usual one; the middle patch may be masked, so then the visible one nearest to it
     if query == "auto":

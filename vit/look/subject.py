@@ -149,15 +149,15 @@ class ModelWithImages:
         return self.mask.mask.bool().unflatten(1, self.geometry.grid_size).cpu()
 
     def with_mask(
-        self, ratio: float, seed: int, masked: Patch | None = None, visible: Patch | None = None
+        self, ratio: float, seed: int, patch: Patch | None = None, masked: bool = False
     ) -> Self:
         """Return the same model and images under a random mask.
 
         Args:
             ratio: fraction of the patches to mask.
             seed: of the random numbers.
-            masked: a patch to mask in every image.
-            visible: a patch to leave visible in every image.
+            patch: one that is visible in every image.
+            masked: whether it is masked in every image instead.
         """
         geometry = self.geometry
         count = geometry.num_patches
@@ -165,9 +165,9 @@ class ModelWithImages:
         noise = torch.rand(len(self), count, generator=generator)
 
         # The patches with the least noise stay visible; noise is from 0 to 1
-        for patch, value in ((masked, 2.0), (visible, -1.0)):
-            if patch is not None:
-                noise[:, geometry.token(patch) - geometry.num_prefix_tokens] = value
+        if patch is not None:
+            number = geometry.token(patch) - geometry.num_prefix_tokens
+            noise[:, number] = 2.0 if masked else -1.0
         mask = mask_from_noise(noise, num_keep(count, ratio))
         return replace(self, mask=mask.to(self.device))
 
