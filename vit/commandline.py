@@ -29,6 +29,7 @@ from vit.config import (
     Settings,
     Several,
     Whole,
+    flat_settings,
     reason,
     spelled,
     user_path,
@@ -37,7 +38,7 @@ from vit.errors import ConfigError, did_you_mean, exit_code_of, one_line, receiv
 from vit.progress import OptionalStream
 from vit.runs import RunFiles
 
-WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+WAITING = {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}
 """The environment variables for how torch's threads wait; the user's own settings win.
 
 OpenMP reads them once, when torch loads.
@@ -55,7 +56,7 @@ def start(program: str, work: Callable[[list[str]], int], argv: Sequence[str]) -
         argv: the words after the program.
     """
     words = [word for word in argv if word != "--debug"]
-    debug = len(words) < len(argv) or os.environ.get("VIT_DEBUG", "0") not in ("", "0")
+    debug = "--debug" in argv or os.environ.get("VIT_DEBUG", "0") not in ("", "0")
 
     # People watch the progress in files and pipes too; names may be any characters, as on stderr
     stdout = sys.stdout
@@ -91,9 +92,7 @@ def limit_spinning() -> None:
     its speed (docs/speed.md).
     """
     # a loaded torch has read the environment already
-    if "torch" in sys.modules:
-        return
-    if not any(name in os.environ for name in WAITING):
+    if "torch" not in sys.modules and WAITING.isdisjoint(os.environ):
         os.environ["GOMP_SPINCOUNT"] = "1000"
 
 
@@ -278,8 +277,7 @@ def given_settings(options: argparse.Namespace) -> dict[str, Any]:
     """
     settings: dict[str, Any] = {}
     if options.data is not None:
-        for key, value in named_data(options.data).items():
-            settings[f"data.{key}"] = value
+        settings = flat_settings({"data": named_data(options.data)})
     for key, text in vars(options).items():
         if "." in key:
             settings[key] = None if text == "null" else text

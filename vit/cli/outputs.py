@@ -39,9 +39,10 @@ def write_csv(path: Path, rows: Iterable[Sequence[Any]]) -> None:
 
 def score_table(scores: Scores) -> list[str]:
     """Return scores for a terminal, in columns."""
-    rows = []
-    for label, value, remark in score_lines(scores):
-        rows.append((label, value, f"({remark})" if remark else ""))
+    rows = [
+        (label, value, f"({remark})" if remark else "")
+        for label, value, remark in score_lines(scores)
+    ]
     return aligned(rows)
 
 
