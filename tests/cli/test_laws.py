@@ -8,6 +8,7 @@ import pytest
 from tiny import without_pictures
 
 from vit.cli import COMMANDS, main
+from vit.cli.outputs import aligned
 from vit.cli.parsers import JSON
 from vit.commandline import named_data, refuse_among_images
 from vit.errors import ConfigError
@@ -116,6 +117,11 @@ def test_images_that_cannot_be_read_are_left_out_on_request(
     code, said, _ = called(command, models / "encoder", image, "data --on-bad-image skip")
     assert code == 0
     assert "bad.png" in said + caplog.text
+
+
+def test_a_name_in_a_table_controls_no_terminal():
+    lines = aligned([("a \x1b[31mred\n\tclass", "1"), ("b", "22")], [1]).splitlines()
+    assert lines == ["a \\x1b[31mred class   1", "b" + 20 * " " + "22"]
 
 
 # --- Which data ----------------------------------------------------------------------------------

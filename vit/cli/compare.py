@@ -26,7 +26,7 @@ def run(options: Namespace) -> None:
         ]
         print_json({"table": rows, "runs": records})
     else:
-        print("\n".join(aligned([list(rows[0]), *[[*row.values()] for row in rows]])))
+        print(aligned([list(rows[0]), *[[*row.values()] for row in rows]]))
         if any(cell.endswith(" *") for row in rows for cell in row.values()):
             print("* the best of its column", file=sys.stderr)
     for run in runs:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import torch
@@ -149,11 +150,11 @@ def print_results(results: Mapping[str, Any], data: Dataset) -> None:
         print(f"note: {results['note']}")
 
     # The scores
-    print("\n".join(score_table(results["scores"])))
+    print(score_table(results["scores"]))
     mistakes = mistakes_of(results["scores"])[:5]
     if mistakes:
         print("surest mistakes:")
-        print("\n".join(f"  {line}" for line in aligned(mistakes)))
+        print(indent(aligned(mistakes), "  "))
     times = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in results["seconds"].items())
     print(f"on {results['device']}, threads {results['threads']}: {times}")
 

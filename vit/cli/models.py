@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from vit.cli.outputs import aligned, print_json
-from vit.errors import one_line
 from vit.metrics import MAIN, MEASURES
 from vit.pretrained import shipped, shipped_models
 
@@ -21,11 +20,8 @@ def run(options: Namespace) -> None:
         print_json(models)
         return
 
-    rows = [list(COLUMNS)]
-    for model in models:
-        rows.append([one_line(cell) for cell in row(model)])
     # Parameters and megabytes are numbers
-    print("\n".join(aligned(rows, (2, 3))))
+    print(aligned([COLUMNS, *map(row, models)], (2, 3)))
     print("\nImages are resized to the size in the table. For photographs, use a model for larger")
     print("images, e.g. timm/vit_tiny_patch16_224.augreg_in21k.")
 
