@@ -284,7 +284,7 @@ def given_settings(options: argparse.Namespace) -> dict[str, Any]:
     return settings
 
 
-def named_data(data: str | None, root: str = "data") -> dict[str, Any]:
+def named_data(data: str | None, root: str | Path = "data") -> dict[str, Any]:
     """Return `DataConfig`'s source and root for a command's --data.
 
     Args:

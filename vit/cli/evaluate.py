@@ -44,7 +44,7 @@ def run(options: Namespace) -> None:
     """Measure, print the results, and with `--out` write them to files."""
     # Refuse what cannot be done before anything is computed
     config = DataConfig(
-        **named_data(options.data, str(options.root)),
+        **named_data(options.data, options.root),
         name=options.name,
         on_bad_image=options.on_bad_image,
         limit=options.limit,
@@ -97,8 +97,8 @@ def measure(options: Namespace, config: DataConfig) -> dict[str, Any]:
     used = {name: getattr(options, name) for name in READ}
 
     # Of few images each counts, unless options say which, or the model may know their labels
-    known = torch.isin(data.train.image_hashes, trained_on)
-    may_know = taught and (bool(known.any()) or not len(trained_on))
+    known = int(torch.isin(data.train.image_hashes, trained_on).sum())
+    may_know = taught and (known or not len(trained_on))
     total = len(data.train) + len(data.test)
     used["cross_validate"] = (
         data.is_chosen
@@ -108,8 +108,8 @@ def measure(options: Namespace, config: DataConfig) -> dict[str, Any]:
     )
     if used["cross_validate"] and {"knn", "linear"} & set(methods):
         note = f"few images: k-NN and probe are cross-validated over all {total:,}"
-        if known.any():
-            note += f", {known.sum():,} of which this model was trained on, without labels"
+        if known:
+            note += f", {known:,} of which this model was trained on, without labels"
         notes.append(note)
 
     # Measure

@@ -72,7 +72,7 @@ def load_with_images(
     if data is None:
         collection = of_images(images, options.on_bad_image)
         return load(options, checkpoint), collection
-    named = named_data(data, str(options.root))
+    named = named_data(data, options.root)
     config = DataConfig(**named, on_bad_image=options.on_bad_image)
     model = load(options, checkpoint)
     return model, of_data(config, model.origin.image_size, count, both_splits)

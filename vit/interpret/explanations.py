@@ -65,7 +65,7 @@ def relevance(
         contribution: Any = 0  # (B, N, N)
         for layer in step:
             weighted = (gradients[layer] * layers[layer].detach()).float()  # (B, h, N, N)
-            contribution = contribution + weighted.clamp(min=0).mean(dim=1)
+            contribution += weighted.clamp(min=0).mean(dim=1)
         with full_precision(result):
             result = result + contribution @ result
     return result

@@ -248,8 +248,9 @@ def attention_statistics(
                 model(images)
 
     # Over images, in double precision; heads that a layer does not have stay nan
-    batches_of = [values[maps.names[layer]] for layer in maps.layers]
-    of_layers = [torch.cat(measures).transpose(0, 1).double() for measures in batches_of]
+    of_layers = [
+        torch.cat(values[maps.names[layer]]).transpose(0, 1).double() for layer in maps.layers
+    ]
     table = pad_sequence(of_layers, batch_first=True, padding_value=math.nan)  # (l, h, images, 3)
     distance, entropy, prefix_mass = table.mean(2).float().unbind(-1)
     return AttentionStatistics(
