@@ -747,8 +747,8 @@ class Config(Settings):
         # A file may serve several objectives: what this one does not read has its defaults, so that
         # it changes nothing
         for name in unread_sections(self.train.objective):
-            default = type(getattr(self, name))()
-            object.__setattr__(self, name, default)  # the settings are frozen
+            # the settings are frozen
+            object.__setattr__(self, name, Config.model_fields[name].default)
 
         epochs = self.train.epochs
         contrasts = self.reconstruct.contrast > 0
