@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from vit.atomic import make_folder, write_npz
-from vit.cli.options import images_or_data, load_with_images
+from vit.cli.options import data_of, load_with_images
 from vit.commandline import refuse_among_images, require_folder, require_free
 from vit.errors import ConfigError, one_line, plural
 from vit.figures import style
@@ -45,7 +45,7 @@ Draw = Callable[[Namespace, ModelWithImages], Picture]
 def run(options: Namespace) -> None:
     """Draw the figures; existing files are refused."""
     require_folder(options.out)
-    _, data = images_or_data(options)
+    data = data_of(options)
     if data is not None:
         refuse_among_images(options.out, data)
     # By default the last layer, but distance is drawn over depth; None is all
