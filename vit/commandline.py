@@ -29,6 +29,7 @@ from vit.config import (
     Settings,
     Several,
     Whole,
+    flat_settings,
     reason,
     spelled,
     user_path,
@@ -37,7 +38,7 @@ from vit.errors import ConfigError, did_you_mean, exit_code_of, one_line, receiv
 from vit.progress import OptionalStream
 from vit.runs import RunFiles
 
-WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+WAITING = {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}
 """The environment variables for how torch's threads wait; the user's own settings win.
 
 OpenMP reads them once, when torch loads.
@@ -55,7 +56,7 @@ def start(program: str, work: Callable[[list[str]], int], argv: Sequence[str]) -
         argv: the words after the program.
     """
     words = [word for word in argv if word != "--debug"]
-    debug = len(words) < len(argv) or os.environ.get("VIT_DEBUG", "0") not in ("", "0")
+    debug = "--debug" in argv or os.environ.get("VIT_DEBUG", "0") not in ("", "0")
 
     # People watch the progress in files and pipes too; names may be any characters, as on stderr
     stdout = sys.stdout
@@ -91,9 +92,7 @@ def limit_spinning() -> None:
     its speed (docs/speed.md).
     """
     # a loaded torch has read the environment already
-    if "torch" in sys.modules:
-        return
-    if not any(name in os.environ for name in WAITING):
+    if "torch" not in sys.modules and WAITING.isdisjoint(os.environ):
         os.environ["GOMP_SPINCOUNT"] = "1000"
 
 
@@ -183,32 +182,32 @@ class OneLineParser(argparse.ArgumentParser):
 
 
 class Parser(OneLineParser):
-    """A parser of the fields of models and of further options."""
+    """A parser of options, and of models of which every field is an option."""
 
     def __init__(
         self,
         prog: str,
         usage: str = "",
         purpose: str = "",
-        models: Sequence[type[Settings]] = SECTIONS,
-        options: Sequence[Option] = SETTINGS,
+        options: Sequence[Option | type[Settings]] = (*SETTINGS, *SECTIONS),
     ):
         super().__init__(prog, f"{prog} {usage}", purpose, allow_abbrev=False)
         # "-1,0" is a value, as "-1" is
         self._negative_number_matcher = re.compile(r"-[\d.][\d.,e+-]*$")
         # The usual settings come first in --help
         usual: argparse._ActionsContainer = self
-        if models == SECTIONS:
+        if SECTIONS[0] in options:
             usual = self.add_argument_group("usual settings")
             self._action_groups.insert(0, self._action_groups.pop())
         for option in options:
-            add_option(usual if option[0].split()[0][2:] in USUAL else self, *option)
+            if isinstance(option, tuple):
+                add_option(usual if option[0].split()[0][2:] in USUAL else self, *option)
+                continue
 
-        # Without a value, a field stays out of the options: a file or its default decides
-        for model in models:
-            group = self.add_argument_group((model.__doc__ or "").partition("\n")[0].rstrip("."))
-            for name, field in model.model_fields.items():
-                word = model.key(name) if model.section else name.replace("_", "-")
+            # Without a value, a field stays out of the options: a file or its default decides
+            group = self.add_argument_group((option.__doc__ or "").partition("\n")[0].rstrip("."))
+            for name, field in option.model_fields.items():
+                word = option.key(name) if option.section else name.replace("_", "-")
                 place = usual if word in USUAL else group
                 place.add_argument(
                     f"--{word}",
@@ -278,15 +277,14 @@ def given_settings(options: argparse.Namespace) -> dict[str, Any]:
     """
     settings: dict[str, Any] = {}
     if options.data is not None:
-        for key, value in named_data(options.data).items():
-            settings[f"data.{key}"] = value
+        settings = flat_settings({"data": named_data(options.data)})
     for key, text in vars(options).items():
         if "." in key:
             settings[key] = None if text == "null" else text
     return settings
 
 
-def named_data(data: str | None, root: str = "data") -> dict[str, Any]:
+def named_data(data: str | None, root: str | Path = "data") -> dict[str, Any]:
     """Return `DataConfig`'s source and root for a command's --data.
 
     Args:
@@ -356,7 +354,7 @@ def refuse_among_images(place: Path, data: str) -> None:
     """
     images = Path(os.path.realpath(user_path(data)))
     folder = Path(os.path.realpath(place))
-    if data in BUILT_IN or images not in (folder, *folder.parents):
+    if data in BUILT_IN or not folder.is_relative_to(images):
         return
     within = [place for place in (folder, *folder.parents) if images in place.parents]
     if any(RunFiles(place).has_begun for place in within):

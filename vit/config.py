@@ -43,13 +43,20 @@ USUAL = ("data", "out", "train.epochs", "train.batch_size", "model.image_size")
 
 A name without a section is an option of `vit train`.
 """
-SIZES = ("embed_dim", "depth", "num_heads", "decoder_dim", "decoder_depth", "decoder_heads")
 # Encoder and decoder have the proportions of MAE's: the decoder is narrower, and less deep
 PRESETS = {
-    "micro": dict(zip(SIZES, (96, 6, 3, 64, 1, 2), strict=True)),
-    "tiny": dict(zip(SIZES, (192, 12, 3, 128, 2, 4), strict=True)),
-    "small": dict(zip(SIZES, (384, 12, 6, 256, 4, 8), strict=True)),
-    "base": dict(zip(SIZES, (768, 12, 12, 512, 8, 16), strict=True)),
+    "micro": dict(
+        embed_dim=96, depth=6, num_heads=3, decoder_dim=64, decoder_depth=1, decoder_heads=2
+    ),
+    "tiny": dict(
+        embed_dim=192, depth=12, num_heads=3, decoder_dim=128, decoder_depth=2, decoder_heads=4
+    ),
+    "small": dict(
+        embed_dim=384, depth=12, num_heads=6, decoder_dim=256, decoder_depth=4, decoder_heads=8
+    ),
+    "base": dict(
+        embed_dim=768, depth=12, num_heads=12, decoder_dim=512, decoder_depth=8, decoder_heads=16
+    ),
 }
 
 
@@ -74,10 +81,8 @@ OBJECTIVES = {
 
 def unread_sections(objective: str) -> set[str]:
     """Return the names of the sections that only other objectives read."""
-    sections: set[str] = set()
-    for info in OBJECTIVES.values():
-        sections |= set(info.sections)
-    return sections - set(OBJECTIVES[objective].sections)
+    sections = {section for info in OBJECTIVES.values() for section in info.sections}
+    return sections.difference(OBJECTIVES[objective].sections)
 
 
 # --- One value, as YAML, the command line and Python give it --------------------------------------
@@ -738,8 +743,8 @@ class Config(Settings):
         # A file may serve several objectives: what this one does not read has its defaults, so that
         # it changes nothing
         for name in unread_sections(self.train.objective):
-            default = type(getattr(self, name))()
-            object.__setattr__(self, name, default)  # the settings are frozen
+            # the settings are frozen
+            object.__setattr__(self, name, Config.model_fields[name].default)
 
         epochs = self.train.epochs
         contrasts = self.reconstruct.contrast > 0

@@ -152,7 +152,7 @@ def commands_page() -> str:
         ]
         parts += [f"**{title.capitalize()}**", "\n".join(links)]
     for name in itertools.chain(*GROUPS.values()):
-        models = COMMANDS[name][3]
+        models = [option for option in COMMANDS[name][-1] if isinstance(option, type)]
         parser = command_parser(name)
         own = parser._action_groups[: len(parser._action_groups) - len(models)]
         rows = option_rows([action for group in own for action in group._group_actions])

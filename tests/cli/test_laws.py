@@ -8,6 +8,7 @@ import pytest
 from tiny import without_pictures
 
 from vit.cli import COMMANDS, main
+from vit.cli.outputs import aligned
 from vit.cli.parsers import JSON
 from vit.commandline import named_data, refuse_among_images
 from vit.errors import ConfigError
@@ -118,6 +119,11 @@ def test_images_that_cannot_be_read_are_left_out_on_request(
     assert "bad.png" in said + caplog.text
 
 
+def test_a_name_in_a_table_controls_no_terminal():
+    lines = aligned([("a \x1b[31mred\n\tclass", "1"), ("b", "22")], [1]).splitlines()
+    assert lines == ["a \\x1b[31mred class   1", "b" + 20 * " " + "22"]
+
+
 # --- Which data ----------------------------------------------------------------------------------
 
 
@@ -136,3 +142,11 @@ def test_data_is_a_name_or_a_folder(tmp_path, monkeypatch, refused):
     assert len(said) == 1
     with pytest.raises(ConfigError, match=r"--data: .picturs. .*; did you mean pictures\?"):
         named_data("picturs")
+
+
+def test_a_folder_called_like_built_in_data_is_told_once(refused, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("scenes").mkdir()
+    with pytest.warns(UserWarning, match="not the folder scenes here") as caught:
+        refused("evaluate vit-tiny-p4-cifar10 scenes --threads 900000")
+    assert len(caught) == 1

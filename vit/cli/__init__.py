@@ -35,10 +35,10 @@ def train_main() -> int:
 
 
 def _work(name: str, options: argparse.Namespace) -> int:
-    """Import a command's module, with all that it needs, and do its work."""
+    """Import a command's module, with all that it needs, and do its work; return its exit code."""
     module, _, work = name.partition(" ")
     try:
-        return getattr(import_module(f"vit.cli.{module}"), work or "run")(options)
+        return getattr(import_module(f"vit.cli.{module}"), work or "run")(options) or 0
     except UserError as error:
         # An option may stand for the setting: --val-size for data.val_size
         option = error.key.rpartition(".")[2]

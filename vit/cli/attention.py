@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from vit.atomic import make_folder, write_npz
-from vit.cli.options import images_or_data, load_with_images
+from vit.cli.options import data_of, load_with_images
 from vit.commandline import refuse_among_images, require_folder, require_free
 from vit.errors import ConfigError, one_line, plural
 from vit.figures import style
@@ -42,10 +42,10 @@ Picture = tuple[Any, dict[str, Any]]
 Draw = Callable[[Namespace, ModelWithImages], Picture]
 
 
-def run(options: Namespace) -> int:
+def run(options: Namespace) -> None:
     """Draw the figures; existing files are refused."""
     require_folder(options.out)
-    _, data = images_or_data(options)
+    data = data_of(options)
     if data is not None:
         refuse_among_images(options.out, data)
     # By default the last layer, but distance is drawn over depth; None is all
@@ -81,7 +81,6 @@ def run(options: Namespace) -> int:
         numbers = path.with_suffix(".npz")
         write_npz(numbers, arrays)
         print(f"figure: {one_line(str(path))}, its numbers: {numbers.name}")
-    return 0
 
 
 # --- The model, its images, mask and query -------------------------------------------------------
@@ -91,16 +90,16 @@ def with_mask_and_query(options: Namespace, subject: ModelWithImages) -> ModelWi
     """Mask the images, and choose the query token and the patches to reconstruct."""
     query: Query = options.query
     patch = query if isinstance(query, tuple) else None
-    if options.mask is not None and subject.model.decoder and options.method != "rollout":
+    if options.mask is not None:
+        # The encoder has queries for visible patches only; a decoder reconstructs a masked one
+        fills = subject.model.decoder is not None and options.method != "rollout"
+        subject = subject.with_mask(options.mask, options.seed, patch, masked=fills)
+        if fills:
+            subject.to_fill = subject.middle_patches(subject.masked)
         # A named patch is the one to reconstruct, so the encoder's query is the usual one
-        subject = subject.with_mask(options.mask, options.seed, masked=patch)
-        subject.to_fill = subject.middle_patches(subject.masked)
-        if patch is not None:
+        if fills and patch is not None:
             subject.to_fill = [patch] * len(subject)
             query = "auto"
-    elif options.mask is not None:
-        # The encoder has queries for visible patches only
-        subject = subject.with_mask(options.mask, options.seed, visible=patch)
 
     # The usual one; the middle patch may be masked, so then the visible one nearest to it
     if query == "auto":

@@ -32,7 +32,7 @@ def inspect(options: Namespace) -> int:
     return 0
 
 
-def convert(options: Namespace) -> int:
+def convert(options: Namespace) -> None:
     """Load a checkpoint, write it, and print what became of each tensor."""
     require_folder(options.out.parent)
     with warnings.catch_warnings(action="ignore"):
@@ -41,4 +41,3 @@ def convert(options: Namespace) -> int:
     print(f"{options.out}: {model.origin.format} as {options.to}\n{model.origin.report}")
     for note in notes:
         print(f"note: {one_line(note)}")
-    return 0

@@ -10,7 +10,7 @@ from vit.errors import one_line
 from vit.report.comparison import compare_runs, read_finished
 
 
-def run(options: Namespace) -> int:
+def run(options: Namespace) -> None:
     """Read the runs, and print the table."""
     # Everything that can fail comes before the first line of output
     runs = [read_finished(folder) for folder in options.runs]
@@ -26,10 +26,9 @@ def run(options: Namespace) -> int:
         ]
         print_json({"table": rows, "runs": records})
     else:
-        print("\n".join(aligned([list(rows[0]), *[[*row.values()] for row in rows]])))
+        print(aligned([list(rows[0]), *[[*row.values()] for row in rows]]))
         if any(cell.endswith(" *") for row in rows for cell in row.values()):
             print("* the best of its column", file=sys.stderr)
     for run in runs:
         for note in run.notes:
             print(f"note     {one_line(note)}", file=sys.stderr)
-    return 0

@@ -17,7 +17,7 @@ from vit.runs import train_command
 from vit.scenes import PART_NAMES, draw_scenes, scene_indices
 
 
-def run(options: Namespace) -> int:
+def run(options: Namespace) -> None:
     """Load the data, describe it, and draw the sheet."""
     config = train_command(options.config, given_settings(options)).config
     if options.out is not None:
@@ -36,11 +36,11 @@ def run(options: Namespace) -> int:
 
     # The same for a program
     if options.json:
-        classes = {}
-        for number, name in enumerate(data.train.class_names):
-            classes[name] = int((data.train.labels == number).sum())
+        classes = {
+            name: int((data.train.labels == number).sum())
+            for number, name in enumerate(data.train.class_names)
+        }
         print_json(data.facts | {"train_classes": classes, "notes": data.notes})
-    return 0
 
 
 def draw_sheet(data: Dataset, out: Path) -> None:

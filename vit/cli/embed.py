@@ -8,7 +8,7 @@ from argparse import Namespace
 import numpy as np
 
 from vit.atomic import make_folder, replacing
-from vit.cli.options import images_or_data, load_options, load_with_images
+from vit.cli.options import data_of, load_options, load_with_images
 from vit.cli.outputs import write_csv
 from vit.commandline import output_file
 from vit.errors import one_line, plural
@@ -16,11 +16,11 @@ from vit.look.predict import embed
 from vit.weights import checkpoint_hash
 
 
-def run(options: Namespace) -> int:
+def run(options: Namespace) -> None:
     """Embed all images, batch by batch, then write the file."""
     # Refuse what cannot be done before the model is loaded
     output_file(options.out, (".npz", ".csv"), overwrite=options.overwrite)
-    _, data = images_or_data(options)
+    data = data_of(options)
     model, collection = load_with_images(options, options.limit, both_splits=True)
     pooled = embed(model, collection.images).pooled.numpy()  # (N, D)
 
@@ -52,4 +52,3 @@ def run(options: Namespace) -> int:
     count, width = pooled.shape
     size = f"{count} x {width}"
     print(f"features of {plural(count, 'image')}: {size}; in {one_line(str(options.out))}")
-    return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import torch
@@ -39,11 +40,11 @@ RESULTS = "results.json"
 PICTURES = ("confusion.png", "reliability.png", "mistakes.png")
 
 
-def run(options: Namespace) -> int:
+def run(options: Namespace) -> None:
     """Measure, print the results, and with `--out` write them to files."""
     # Refuse what cannot be done before anything is computed
     config = DataConfig(
-        **named_data(options.data, str(options.root)),
+        **named_data(options.data, options.root),
         name=options.name,
         on_bad_image=options.on_bad_image,
         limit=options.limit,
@@ -63,7 +64,6 @@ def run(options: Namespace) -> int:
         results = measure(options, config)
     if options.json:
         print_json(results)
-    return 0
 
 
 def measure(options: Namespace, config: DataConfig) -> dict[str, Any]:
@@ -97,8 +97,8 @@ def measure(options: Namespace, config: DataConfig) -> dict[str, Any]:
     used = {name: getattr(options, name) for name in READ}
 
     # Of few images each counts, unless options say which, or the model may know their labels
-    known = torch.isin(data.train.image_hashes, trained_on)
-    may_know = taught and (bool(known.any()) or not len(trained_on))
+    known = int(torch.isin(data.train.image_hashes, trained_on).sum())
+    may_know = taught and (known or not len(trained_on))
     total = len(data.train) + len(data.test)
     used["cross_validate"] = (
         data.is_chosen
@@ -108,8 +108,8 @@ def measure(options: Namespace, config: DataConfig) -> dict[str, Any]:
     )
     if used["cross_validate"] and {"knn", "linear"} & set(methods):
         note = f"few images: k-NN and probe are cross-validated over all {total:,}"
-        if known.any():
-            note += f", {known.sum():,} of which this model was trained on, without labels"
+        if known:
+            note += f", {known:,} of which this model was trained on, without labels"
         notes.append(note)
 
     # Measure
@@ -150,11 +150,11 @@ def print_results(results: Mapping[str, Any], data: Dataset) -> None:
         print(f"note: {results['note']}")
 
     # The scores
-    print("\n".join(score_table(results["scores"])))
+    print(score_table(results["scores"]))
     mistakes = mistakes_of(results["scores"])[:5]
     if mistakes:
         print("surest mistakes:")
-        print("\n".join(f"  {line}" for line in aligned(mistakes)))
+        print(indent(aligned(mistakes), "  "))
     times = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in results["seconds"].items())
     print(f"on {results['device']}, threads {results['threads']}: {times}")
 
@@ -165,7 +165,8 @@ def write_results(out: Path, results: dict[str, Any], data: Dataset) -> None:
     names = [RESULTS]
     # the model's own head counts more than a probe
     scores = results["scores"]
-    for method in [name for name in ("head", "linear") if name in scores][:1]:
+    method = "head" if "head" in scores else "linear"
+    if method in scores:
         label = MEASURES[method, "accuracy"].label
         row = scores[method][0]
         tested = data.tested

@@ -21,7 +21,7 @@ from vit.progress import track
 from vit.runs import RunFiles
 
 
-def run(options: Namespace) -> int:
+def run(options: Namespace) -> None:
     """Write the page, and the numbers beside it."""
     # Files that cannot be written are refused before anything is loaded
     out = output_file(options.out, PAGE, overwrite=options.overwrite)
@@ -57,9 +57,9 @@ def run(options: Namespace) -> int:
     print(f"page: {one_line(str(out))}, {len(page.encode()):,} bytes")
     if options.numbers:
         write_npz(numbers, arrays_of(subject, moments))
-    return 0
 
 
+@torch.no_grad()
 def explore(subject: ModelWithImages, name: str, layers: Sequence[int] | None) -> Moment:
     """Return a model's attention on its images, and under a mask its reconstructions.
 
@@ -71,16 +71,17 @@ def explore(subject: ModelWithImages, name: str, layers: Sequence[int] | None) -
     # The encoder's attention weights, for its visible patches in grid order
     model: Any = subject.model
     mask = subject.mask
-    with torch.no_grad(), AttentionMaps(model.encoder, layers) as maps:
+    with AttentionMaps(model.encoder, layers) as maps:
         model.encoder(subject.inputs, mask)
-    encoder = {}
-    for number, weights in maps.weights.items():
-        encoder[number] = in_grid_order(weights, mask, subject.geometry.num_prefix_tokens)
+    encoder = {
+        number: in_grid_order(weights, mask, subject.geometry.num_prefix_tokens)
+        for number, weights in maps.weights.items()
+    }
 
     # The decoder's attention weights, for all patches, and its reconstruction
     if mask is None or model.decoder is None:
         return Moment(name, encoder)
-    with torch.no_grad(), AttentionMaps(model.decoder) as maps:
+    with AttentionMaps(model.decoder) as maps:
         model(subject.inputs, mask)
     return Moment(name, encoder, maps.weights, subject.fill_in())
 

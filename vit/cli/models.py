@@ -7,28 +7,23 @@ from collections.abc import Iterator
 from typing import Any
 
 from vit.cli.outputs import aligned, print_json
-from vit.errors import one_line
 from vit.metrics import MAIN, MEASURES
 from vit.pretrained import shipped, shipped_models
 
 COLUMNS = ("name", "what it is", "parameters", "MB", "trained on", "scores")
 
 
-def run(options: Namespace) -> int:
+def run(options: Namespace) -> None:
     """Print the models, in a table or as JSON."""
     models = [shipped(name) for name in shipped_models()]
     if options.json:
         print_json(models)
-        return 0
+        return
 
-    rows = [list(COLUMNS)]
-    for model in models:
-        rows.append([one_line(cell) for cell in row(model)])
     # Parameters and megabytes are numbers
-    print("\n".join(aligned(rows, (2, 3))))
+    print(aligned([COLUMNS, *map(row, models)], (2, 3)))
     print("\nImages are resized to the size in the table. For photographs, use a model for larger")
     print("images, e.g. timm/vit_tiny_patch16_224.augreg_in21k.")
-    return 0
 
 
 def row(model: dict[str, Any]) -> tuple[str, ...]:

@@ -39,18 +39,16 @@ def choose_device(options: Namespace, threads: int = 0) -> Compute:
     return choose_compute(RunConfig(device=options.device, threads=threads), "fp32")
 
 
-def images_or_data(options: Namespace) -> tuple[list[str], str | None]:
-    """Return the image files of a command line, and the data; a single place may name either."""
+def data_of(options: Namespace) -> str | None:
+    """Return the data of a command line, which a single place may name; None for image files."""
     images = options.images
-    data = options.data
-    if data is None and len(images) == 1:
+    if options.data is None and len(images) == 1:
         name = images[0]
         if os.path.isdir(name) or (name in BUILT_IN and not os.path.exists(name)):
-            data = name
-            images = []
-    if bool(images) == (data is not None):
+            return name
+    if bool(images) == (options.data is not None):
         raise ConfigError("name image files, or a folder or data set, and not both")
-    return images, data
+    return options.data
 
 
 def load_with_images(
@@ -68,11 +66,11 @@ def load_with_images(
     from vit.look.datasets import of_data, of_images
 
     # What does not exist is refused before the weights are read
-    images, data = images_or_data(options)
+    data = data_of(options)
     if data is None:
-        collection = of_images(images, options.on_bad_image)
+        collection = of_images(options.images, options.on_bad_image)
         return load(options, checkpoint), collection
-    named = named_data(data, str(options.root))
+    named = named_data(data, options.root)
     config = DataConfig(**named, on_bad_image=options.on_bad_image)
     model = load(options, checkpoint)
     return model, of_data(config, model.origin.image_size, count, both_splits)

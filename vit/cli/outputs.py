@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from vit.atomic import make_folder, replacing
+from vit.errors import one_line
 from vit.metrics import Scores, score_lines
 
 
@@ -27,32 +28,36 @@ def print_json(value: Any) -> None:
 def write_csv(path: Path, rows: Iterable[Sequence[Any]]) -> None:
     """Write a table; its names may contain any bytes."""
     make_folder(path.parent)
-    text: dict[str, Any] = {"newline": "", "encoding": "utf-8", "errors": "backslashreplace"}
-    with replacing(path) as partial, partial.open("w", **text) as file:
+    with (
+        replacing(path) as partial,
+        partial.open("w", newline="", encoding="utf-8", errors="backslashreplace") as file,
+    ):
         csv.writer(file).writerows(rows)
 
 
 # --- Tables for a terminal -----------------------------------------------------------------------
 
 
-def score_table(scores: Scores) -> list[str]:
+def score_table(scores: Scores) -> str:
     """Return scores for a terminal, in columns."""
-    rows = []
-    for label, value, remark in score_lines(scores):
-        rows.append((label, value, f"({remark})" if remark else ""))
+    rows = [
+        (label, value, f"({remark})" if remark else "")
+        for label, value, remark in score_lines(scores)
+    ]
     return aligned(rows)
 
 
-def aligned(table: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
-    """Return the lines of a table with columns as wide as their longest cell.
+def aligned(table: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
+    """Return a table for a terminal, with columns as wide as their longest cell, all printable.
 
     Args:
         table: rows of cells.
         right: numbers of the columns whose cells stand at the right.
     """
     columns = []
-    for number, cells in enumerate(zip(*table, strict=True)):
+    for number, texts in enumerate(zip(*table, strict=True)):
+        cells = [one_line(text) for text in texts]
         width = max(map(len, cells))
         pad = str.rjust if number in right else str.ljust
         columns.append([pad(cell, width) for cell in cells])
-    return ["  ".join(cells).rstrip() for cells in zip(*columns, strict=True)]
+    return "\n".join("  ".join(cells).rstrip() for cells in zip(*columns, strict=True))

@@ -38,9 +38,8 @@ from vit.runs import QUICKSTART, TrainCommand, train_command
 
 # --- The options of each command -----------------------------------------------------------------
 
-Command = tuple[str, str, str, tuple[type[Settings], ...], tuple[Option, ...]]
-"""What a command is for, in a line and in full; its usage; models of which every field is an option
-too; and its own options."""
+Command = tuple[str, str, str, tuple[Option | type[Settings], ...]]
+"""What a command is for, in a line and in full; its usage; and its options: see `Parser`."""
 
 MORE = "[--option VALUE ...]"
 EXAMPLES = """
@@ -63,6 +62,7 @@ CHECKPOINT = (
     "a run folder, another folder, a file, a name from `vit models`, timm/NAME or"
     " hf/ORGANISATION/NAME",
 )
+MODEL = (CHECKPOINT, LoadOptions)
 ROOT = ("--root FOLDER", Place, Path("data"), "folder of CIFAR's archive")
 DATA = (
     "data DATA",
@@ -77,6 +77,7 @@ OR_DATA = (
     "instead of files: cifar10, cifar100, scenes, or a folder of images",
 )
 IMAGES = ("images IMAGE ...", str, None, "image files, or one name or folder as for --data")
+LIMIT = ("--limit N", NonNegative, 0, "use only this many images per split; 0: all")
 VIEWS = (
     "--views N",
     Annotated[Positive, Field(le=6)],
@@ -107,7 +108,6 @@ COMMANDS: dict[str, Command] = {
         "Pretrain a masked autoencoder, or train a classifier. Without --config, the settings are"
         f" those of {QUICKSTART.name}.",
         f"[--config FILE] [--SECTION.FIELD VALUE ...] [--out FOLDER] [--resume]{EXAMPLES}",
-        SECTIONS,
         (
             *SETTINGS,
             (
@@ -118,35 +118,34 @@ COMMANDS: dict[str, Command] = {
             ),
             ("--resume", bool, False, "continue the run from its last checkpoint"),
             ("--print_config", bool, False, "print all settings as a configuration file, and exit"),
+            *SECTIONS,
         ),
     ),
     "data": (
         "describe and draw the training images",
         "Load data by name, folder or configuration. Describe it, and draw some of its images.",
         "[DATA] [--SECTION.FIELD VALUE ...]",
-        SECTIONS,
         (
             DATA,
             ("--out FILE", Place, None, "figure to write, .png, .svg or .pdf"),
             JSON,
             OVERWRITE,
             *SETTINGS,
+            *SECTIONS,
         ),
     ),
     "checkpoint inspect": (
         "describe a checkpoint and how each tensor is used",
         "Describe a checkpoint, and how each of its tensors is used.",
         f"CHECKPOINT {MORE}",
-        (LoadOptions,),
-        (CHECKPOINT, JSON),
+        (*MODEL, JSON),
     ),
     "checkpoint convert": (
         "write a checkpoint in another format",
         "Write a checkpoint in another format.",
         f"CHECKPOINT --to FORMAT --out FOLDER {MORE}",
-        (LoadOptions,),
         (
-            CHECKPOINT,
+            *MODEL,
             (
                 "--to",
                 Literal["timm", "huggingface", "safetensors"],
@@ -167,16 +166,14 @@ COMMANDS: dict[str, Command] = {
         "List the models that come with the package. Their names work as CHECKPOINT and in"
         " load_model.",
         "[--json]",
-        (),
         (JSON,),
     ),
     "predict": (
         "classify images with a fine-tuned model",
         "Classify images: print the top classes and their probabilities.",
         f"CHECKPOINT IMAGE ... {MORE}",
-        (LoadOptions,),
         (
-            CHECKPOINT,
+            *MODEL,
             ("images IMAGE ...", str, ..., "image files, or folders of images"),
             ("--top N", Positive, 3, "number of classes per image"),
             VIEWS,
@@ -191,15 +188,14 @@ COMMANDS: dict[str, Command] = {
         "write image features to a file",
         "Write image features, pooled as for the model's head, with file names, splits and labels.",
         f"CHECKPOINT IMAGE ... {MORE}",
-        (LoadOptions,),
         (
-            CHECKPOINT,
+            *MODEL,
             IMAGES,
             OR_DATA,
             ROOT,
             BAD_IMAGE,
             ("--out FILE", Place, Path("features.npz"), "file to write, .npz or .csv"),
-            ("--limit N", NonNegative, 0, "use only this many images per split; 0: all"),
+            LIMIT,
             DEVICE,
             OVERWRITE,
         ),
@@ -210,9 +206,8 @@ COMMANDS: dict[str, Command] = {
         " of their features, whitened or standardised as for k-NN. Print a table; with --out, write"
         " a page that opens from disk.",
         f"CHECKPOINT IMAGE FOLDER [--out FILE] {MORE}",
-        (LoadOptions,),
         (
-            CHECKPOINT,
+            *MODEL,
             ("image IMAGE", str, ..., "image file"),
             ("folder FOLDER", str, ..., "folder of images, searched with its subfolders"),
             ("--count N", Positive, 12, "number of images to find"),
@@ -233,9 +228,8 @@ COMMANDS: dict[str, Command] = {
         "draw attention maps",
         "Draw a model's attention, and write the numbers of each figure as .npz.",
         f"CHECKPOINT IMAGE ... {MORE}",
-        (LoadOptions,),
         (
-            CHECKPOINT,
+            *MODEL,
             ("--out FOLDER", Place, Path("attention"), "folder for the figures"),
             # Which maps
             (
@@ -293,9 +287,8 @@ COMMANDS: dict[str, Command] = {
         "Write a page for exploring a model's attention. It opens from disk, without a server or a"
         " network.",
         f"CHECKPOINT IMAGE ... {MORE}",
-        (LoadOptions,),
         (
-            CHECKPOINT,
+            *MODEL,
             ("--out FILE", Place, Path("page.html"), "page to write, .html"),
             (
                 "--layers N,...",
@@ -314,15 +307,14 @@ COMMANDS: dict[str, Command] = {
         "Measure a model without training it further. Every choice is made on training images, and"
         " the test images are used once.",
         f"CHECKPOINT DATA {MORE}",
-        (LoadOptions,),
         (
-            CHECKPOINT,
+            *MODEL,
             DATA,
             ("--data NAME|FOLDER", str, None, argparse.SUPPRESS),
             ROOT,
             BAD_IMAGE,
             ("--name TEXT", str, "", "name of the data in outputs"),
-            ("--limit N", NonNegative, 0, "use only this many images per split; 0: all"),
+            LIMIT,
             (
                 "--method",
                 Literal["all", "knn", "linear", "reconstruction", "head"],
@@ -380,7 +372,6 @@ COMMANDS: dict[str, Command] = {
         " folder, data and settings. The page opens from disk, without a network or scripts. It"
         " includes the results of `vit evaluate RUN DATA --out RUN/NAME`.",
         f"RUN {MORE}",
-        (),
         (
             ("run RUN", Place, ..., "run folder"),
             (
@@ -398,18 +389,17 @@ COMMANDS: dict[str, Command] = {
         " differ only in the seed share a row, with mean and standard deviation. A linear probe is"
         " included after `vit evaluate RUN DATA --out RUN/NAME`.",
         f"RUN ... {MORE}",
-        (),
         (("runs RUN ...", Place, ..., "run folders"), JSON),
     ),
 }
 """Every command; `vit.cli` has a module of the same name for each, with the function `run`, or with
-one for each second word."""
+one for each second word. It returns the exit code, if that may be another than 0."""
 
 
 def command_parser(name: str, prog: str = "") -> Parser:
     """Return the parser of a command; `prog` is the program, if that is another than `vit`."""
-    _, purpose, usage, models, options = COMMANDS[name]
-    return Parser(prog or f"vit {name}", usage, purpose, models, options)
+    _, purpose, usage, options = COMMANDS[name]
+    return Parser(prog or f"vit {name}", usage, purpose, options)
 
 
 def command_of(options: argparse.Namespace) -> TrainCommand:

@@ -9,14 +9,13 @@ from typing import Any
 from vit.cli.options import load
 from vit.cli.outputs import aligned, print_json, write_csv
 from vit.commandline import output_file
-from vit.errors import one_line
 from vit.look.datasets import of_images
 from vit.look.predict import predict
 from vit.look.subject import class_names_of
 from vit.weights import class_key
 
 
-def run(options: Namespace) -> int:
+def run(options: Namespace) -> None:
     """Predict all images, then print a table or JSON."""
     # Refuse what cannot be done before anything is computed
     if options.csv is not None:
@@ -39,12 +38,12 @@ def run(options: Namespace) -> int:
         folder = Path(file).absolute().parent.name
         true_class = class_of.get(class_key(folder), "")
         classes = []
-        cells = [one_line(file)]
+        cells = [file]
         for rank, (number, probability) in enumerate(zip(numbers, probabilities, strict=True), 1):
             name = class_names[number]
             classes.append({"class": name, "probability": probability})
             table.append((file, true_class, rank, name, probability))
-            cells += [one_line(name), f"{probability:.1%}"]
+            cells += [name, f"{probability:.1%}"]
         predictions.append({"file": file, "true_class": true_class, "classes": classes})
         lines.append(cells)
 
@@ -54,5 +53,4 @@ def run(options: Namespace) -> int:
     if options.json:
         print_json(predictions)
     else:
-        print("\n".join(aligned(lines, range(2, len(lines[0]), 2))))
-    return 0
+        print(aligned(lines, range(2, len(lines[0]), 2)))

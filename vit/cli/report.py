@@ -12,7 +12,7 @@ from vit.report.record import read_run
 from vit.runs import RunFiles
 
 
-def run(options: Namespace) -> int:
+def run(options: Namespace) -> None:
     """Write the page."""
     # A page in the run's folder is replaced; of a file of another kind, its suffix is refused
     out = options.out
@@ -28,4 +28,3 @@ def run(options: Namespace) -> int:
         print_json({"report": str(out), "bytes": size, "scores": record.usual_scores})
     else:
         print(f"report: {one_line(str(out))}, {size:,} bytes")
-    return 0

@@ -19,7 +19,7 @@ from vit.commandline import PAGE, output_file
 from vit.errors import ConfigError, one_line, plural
 from vit.figures.document import SIMILAR, data_uri, render_page
 from vit.look.datasets import of_images
-from vit.look.predict import Nearest, embed, nearest
+from vit.look.predict import embed, nearest
 from vit.look.subject import model_caption, photo_of, png_of_input
 from vit.mae import Model
 from vit.weights import Origin, checkpoint_hash
@@ -28,7 +28,7 @@ SIDE = 320
 """Pixels of a neighbour's longer side on the page: twice what most screens show of it."""
 
 
-def run(options: Namespace) -> int:
+def run(options: Namespace) -> None:
     """Find the nearest images, print them, and write the page."""
     # Refuse what cannot be done before anything is computed
     if options.out is not None:
@@ -47,31 +47,30 @@ def run(options: Namespace) -> int:
         files, features = read_features(options, model)
     result = nearest(features, query, options.count)
     names = [os.path.relpath(files[number], options.folder) for number in result.numbers.tolist()]
-    found = list(zip(names, result.similarities.tolist(), strict=True))
+    answer: dict[str, Any] = {
+        "image": options.image,
+        "folder": options.folder,
+        "images": len(files),
+        "geometry": result.geometry,
+        "median": result.median,
+        "neighbours": [
+            {"file": name, "similarity": similarity}
+            for name, similarity in zip(names, result.similarities.tolist(), strict=True)
+        ],
+    }
 
     # The answer: a page, and a table or JSON
     if options.out is not None:
-        page = page_of(options, model, found, result, len(files))
+        page = page_of(options, model, answer)
         make_folder(options.out.parent)
         write_text(options.out, page)
     if options.json:
-        neighbours = [{"file": name, "similarity": similarity} for name, similarity in found]
-        print_json(
-            {
-                "image": options.image,
-                "folder": options.folder,
-                "images": len(files),
-                "geometry": result.geometry,
-                "median": result.median,
-                "neighbours": neighbours,
-            }
-        )
-        return 0
-    for name, similarity in found:
-        print(f"{similarity:6.3f}  {one_line(name)}")
+        print_json(answer)
+        return
+    for near in answer["neighbours"]:
+        print(f"{near['similarity']:6.3f}  {one_line(near['file'])}")
     if options.out is not None:
         print(f"page: {one_line(str(options.out))}, {len(page.encode()):,} bytes")
-    return 0
 
 
 def read_features(options: Namespace, model: Model) -> tuple[list[str], Tensor]:
@@ -93,32 +92,26 @@ def read_features(options: Namespace, model: Model) -> tuple[list[str], Tensor]:
         return files, torch.from_numpy(arrays["pooled"])
 
 
-def page_of(
-    options: Namespace, model: Model, found: list[tuple[str, float]], result: Nearest, count: int
-) -> str:
-    """Return the page of the nearest images.
-
-    Args:
-        found: their names, relative to the folder, and similarities.
-        count: the number of all images in the folder.
-    """
+def page_of(options: Namespace, model: Model, answer: dict[str, Any]) -> str:
+    """Return the page of the nearest images, from what --json prints."""
     # The images as the model takes them, with the pixels that they have
     origin = model.origin
     image_name = os.path.basename(options.image)
     query = shown(image_name, options.image, origin, 2 * SIDE)
     neighbours = []
-    for name, similarity in found:
+    for near in answer["neighbours"]:
+        name = near["file"]
         path = os.path.join(options.folder, name)
         if os.path.samefile(path, options.image):
             name += " · the image itself"
-        neighbours.append(shown(name, path, origin, SIDE) | {"similarity": similarity})
+        neighbours.append(near | shown(name, path, origin, SIDE))
 
     # What the numbers mean, and where they come from
     folder_name = Path(options.folder).resolve().name
     lede = (
-        f"The most similar of {plural(count, 'image')} in {folder_name}, by the cosine similarity"
-        f" of their {result.geometry} features (1: the image itself)."
-        f" The median of all images is {result.median:.2f}."
+        f"The most similar of {plural(answer['images'], 'image')} in {folder_name}, by the cosine"
+        f" similarity of their {answer['geometry']} features (1: the image itself)."
+        f" The median of all images is {answer['median']:.2f}."
     )
     rows, columns = origin.image_size
     return render_page(

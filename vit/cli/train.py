@@ -86,11 +86,10 @@ def train(command: TrainCommand) -> None:
 
         # what was measured, and where to look
         print(
-            f"\n{one_line(run.data.name)}: {plural(run.step, 'step')} in {run.seconds:,.0f} s,",
-            end=" ",
+            f"\n{one_line(run.data.name)}: {plural(run.step, 'step')} in {run.seconds:,.0f} s,"
+            f" {run.summary['images_per_second']:,.0f} images/s\nmeasured on {run.data.tested}:"
         )
-        print(f"{run.summary['images_per_second']:,.0f} images/s\nmeasured on {run.data.tested}:")
-        print("\n".join(score_table(run.summary["scores"])))
+        print(score_table(run.summary["scores"]))
         print(f"\nIn {folder.path}:")
         for name, content in CONTENTS.items():
             if (folder.path / name).exists():

@@ -8,7 +8,6 @@ from vit.errors import AttentionError
 from vit.interpret.capture import AttentionMaps, GridMaps, in_grid_order, to_grid
 from vit.interpret.explanations import Faithfulness, faithfulness, legrad, relevance
 from vit.interpret.geometry import Geometry, geometry_of
-from vit.interpret.layers import attention_layers
 from vit.interpret.measures import (
     AttentionStatistics,
     attention_distance,
@@ -28,7 +27,6 @@ __all__ = [
     "GridMaps",
     "attention_distance",
     "attention_entropy",
-    "attention_layers",
     "attention_rollout",
     "attention_statistics",
     "faithfulness",

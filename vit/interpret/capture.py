@@ -173,18 +173,16 @@ class AttentionMaps:
             )
         names = [self.names[layer] for layer in self.layers]
         missing = [name or "the model itself" for name in names if name not in self._captured]
-        if not missing:
-            if self._consume is not None:
-                self._end_pass()
-            return
-
         # An empty map would look like a result
-        raise AttentionError(
-            f"{len(missing)} of {len(names)} attention layers gave no maps: "
-            f"{', '.join(missing[:4])}; they did not run within the `with` block and in its "
-            "thread, or compute attention in another way; layers= can leave them out, and a "
-            "decoder runs only under a mask"
-        )
+        if missing:
+            raise AttentionError(
+                f"{len(missing)} of {len(names)} attention layers gave no maps: "
+                f"{', '.join(missing[:4])}; they did not run within the `with` block and in its "
+                "thread, or compute attention in another way; layers= can leave them out, and a "
+                "decoder runs only under a mask"
+            )
+        if self._consume is not None:
+            self._end_pass()
 
     def _end_pass(self, *_: Any) -> None:
         """Forget the maps; hand out those held until known to be from the last layers."""

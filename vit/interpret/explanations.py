@@ -65,7 +65,7 @@ def relevance(
         contribution: Any = 0  # (B, N, N)
         for layer in step:
             weighted = (gradients[layer] * layers[layer].detach()).float()  # (B, h, N, N)
-            contribution = contribution + weighted.clamp(min=0).mean(dim=1)
+            contribution += weighted.clamp(min=0).mean(dim=1)
         with full_precision(result):
             result = result + contribution @ result
     return result
@@ -196,15 +196,13 @@ def faithfulness(
     Raises:
         AttentionError: a map is nan.
     """
-    rows, columns = maps.shape[1:]
-    height, width = inputs.shape[2:]
     if bool(maps.isnan().any()):
         raise AttentionError("the maps are nan in places, as under a mask: they have no order")
 
     # The rank of each patch, and how many patches are taken after each step
-    patches = rows * columns
     order = maps.flatten(1).argsort(dim=1, descending=True, stable=True)  # (B, L)
-    ranks = order.argsort(dim=1).to(inputs.device)
+    ranks = order.argsort(dim=1).to(inputs.device).unflatten(1, maps.shape[1:])
+    patches = order.shape[1]
     counts = torch.linspace(0, patches, min(steps, patches) + 1).round().to(inputs.device)
     baseline = torch.as_tensor(baseline).to(inputs)
 
@@ -218,8 +216,8 @@ def faithfulness(
     deletion = []
     insertion = []
     for count in counts:
-        highest = (ranks < count).view(-1, 1, rows, columns)
-        highest = F.interpolate(highest.float(), (height, width)).bool()
+        highest = (ranks < count)[:, None].float()  # (B, 1, rows, columns)
+        highest = F.interpolate(highest, inputs.shape[2:]).bool()
         deletion.append(score_of(torch.where(highest, baseline, inputs)))
         insertion.append(score_of(torch.where(highest, inputs, baseline)))
     shares = counts.cpu() / patches

@@ -164,10 +164,10 @@ def geometry_of(model: nn.Module) -> Geometry:
             f"{type(model).__name__} shuffles its patches; capture load_model(model) instead, or "
             "give it ascending noise=, and pass geometry=Geometry(...)"
         )
-    children = list(model.children())
-    if kind not in PREFIX_TOKENS and len(children) == 1:
-        return geometry_of(children[0])
     if kind not in PREFIX_TOKENS:
+        children = list(model.children())
+        if len(children) == 1:
+            return geometry_of(children[0])
         raise AttentionError(
             f"{type(model).__name__} does not say how its tokens lie in the image; "
             "pass geometry=Geometry(...)"

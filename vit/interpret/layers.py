@@ -30,27 +30,22 @@ from vit.isolation import held
 
 # Mixes a layer's values: its number, weights (B, h, N, M) and values (B, h, M, d) -> (B, h, N, d)
 Hook = Callable[[int, Tensor, Tensor], Tensor]
-NamedLayer = tuple[str, nn.Module]
 
 
-def attention_layers(model: nn.Module) -> list[NamedLayer]:
-    """Return the modules that are called attention, with their names, in the model's order.
+def attention_layers(model: nn.Module) -> list[nn.Module]:
+    """Return the modules that are called attention, in the model's order.
 
     Libraries name their classes alike. A forward pass shows which other modules attend.
     """
-    candidates = {}
-    for name, part in model.named_modules():
+    candidates = []
+    for part in model.modules():
         is_named = re.search("Attn|Attention|^XCA$", type(part).__name__)
         # timm's layer of ViT-22B computes its attention itself
         if is_named or hasattr(part, "fused_attn"):
-            candidates[part] = name
+            candidates.append(part)
 
     # A layer within a layer (a wrapper and its core) counts once, as the inner one
-    layers = []
-    for layer, name in candidates.items():
-        if candidates.keys() & {*layer.modules()} == {layer}:
-            layers.append((name, layer))
-    return layers
+    return [layer for layer in candidates if {*candidates} & {*layer.modules()} == {layer}]
 
 
 def in_this_thread(hook: Callable[..., Any]) -> Callable[..., Any]:
@@ -85,7 +80,7 @@ class Interception(TorchFunctionMode):
         self._hook = hook
         self._parts = {part: name for name, part in model.named_modules()}
         # In the model's order
-        self._layers = [layer for _, layer in attention_layers(model)]
+        self._layers = attention_layers(model)
 
         # layers that return their weights too
         self._eager: set[nn.Module] = set()
@@ -95,7 +90,7 @@ class Interception(TorchFunctionMode):
         self._fused_multi_head_attention = _copy_with_kernel(self._attend)
 
     @property
-    def layers(self) -> list[NamedLayer]:
+    def layers(self) -> list[tuple[str, nn.Module]]:
         """The attention layers: those with that name, and others from their first call on."""
         return [(self._parts[layer], layer) for layer in self._layers]
 

@@ -91,13 +91,11 @@ def rollout_step(
 
     # Leave the smallest weights out, never those of prefix tokens
     if discard:
-        to_prefix = attention[..., :num_prefix_tokens]
-        to_patches = attention[..., num_prefix_tokens:]  # (B, N, L)
+        to_patches = attention[..., num_prefix_tokens:]  # (B, N, L), a part of it
         flat = to_patches.flatten(1)  # (B, N L)
         count = int(flat.shape[1] * discard)
         smallest = flat.topk(count, dim=1, largest=False).indices
-        thinned = flat.scatter(1, smallest, 0.0).view_as(to_patches)
-        attention = torch.cat([to_prefix, thinned], dim=-1)
+        to_patches.copy_(flat.scatter(1, smallest, 0.0).view_as(to_patches))
 
     # Half of each token stays, half is mixed; rows sum to 1
     attention = attention / attention.sum(-1, keepdim=True).clamp(min=1e-12)
@@ -248,8 +246,9 @@ def attention_statistics(
                 model(images)
 
     # Over images, in double precision; heads that a layer does not have stay nan
-    batches_of = [values[maps.names[layer]] for layer in maps.layers]
-    of_layers = [torch.cat(measures).transpose(0, 1).double() for measures in batches_of]
+    of_layers = [
+        torch.cat(values[maps.names[layer]]).transpose(0, 1).double() for layer in maps.layers
+    ]
     table = pad_sequence(of_layers, batch_first=True, padding_value=math.nan)  # (l, h, images, 3)
     distance, entropy, prefix_mass = table.mean(2).float().unbind(-1)
     return AttentionStatistics(

@@ -41,12 +41,11 @@ def of_data(
     unused: list[str] = []
     files_of = list_folder(folder, unused)
     _warn_of_unused(config.root, unused)
-    files, *tests = files_of.values()
     if not both_splits:
         # the last split is the test split, or the only one
-        files_of = dict([list(files_of.items())[-1]])
-    elif not tests and len(files) > 1:
-        files_of = _as_split(config, files)
+        files_of = dict([files_of.popitem()])
+    elif len(files_of) == 1:
+        files_of = _as_split(config, *files_of.values())
 
     # the classes of all images, so that a count does not renumber them
     present = {class_name for files in files_of.values() for class_name, _ in files}
@@ -79,25 +78,26 @@ def _of_data_set(
     if config.source == "scenes":
         config = changed(config, {"limit": count if both_splits else 10 * count})
     data = load_data(config, image_size)
-    chosen = [("test", data.test, data.test.showcase(count))]
-    if both_splits:
-        parts = (("train", data.train), ("test", data.test))
-        chosen = [(split, part, spread(len(part), count, config.source)) for split, part in parts]
-    return of_sets(data, chosen)
+    if not both_splits:
+        return of_sets(data, test=data.test.showcase(count))
+    train, test = (spread(len(part), count, config.source) for part in (data.train, data.test))
+    return of_sets(data, train=train, test=test)
 
 
-def of_sets(data: Dataset, chosen: Sequence[tuple[str, ImageSet, Tensor]]) -> Collection:
-    """Return some images of a data set: of each split its name, its images, and their numbers."""
+def of_sets(data: Dataset, **chosen: Tensor) -> Collection:
+    """Return some images of a data set, by their numbers in each split: train=, test=."""
+    images = []
     labels: list[int] = []
     files: list[str] = []
     splits: list[str] = []
-    for split, part, numbers in chosen:
+    for split, numbers in chosen.items():
+        part: ImageSet = getattr(data, split)
+        images.append(part.images[numbers])
         labels += part.labels[numbers].tolist()
         files += [f"{split}/{number:05d}" for number in numbers.tolist()]
         splits += [split] * len(numbers)
-    images = torch.cat([part.images[numbers] for _, part, numbers in chosen])
     title = f"{data.name}, test images"
-    return Collection(images, files, title, splits, labels, data.train.class_names)
+    return Collection(torch.cat(images), files, title, splits, labels, data.train.class_names)
 
 
 def _as_split(config: DataConfig, files: list[File]) -> dict[str, list[File]]:

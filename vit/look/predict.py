@@ -70,10 +70,11 @@ def predict(
         DataError: an image cannot be read.
     """
     require_head(model)
-    parts = []
     with eval_mode(model):
-        for inputs in inputs_of(model, images, batch_size):
-            parts.append(view_logits(model.encoder, inputs, views).mean(0))
+        parts = [
+            view_logits(model.encoder, inputs, views).mean(0)
+            for inputs in inputs_of(model, images, batch_size)
+        ]
     logits = torch.cat(parts)
     require_finite(f"{model.origin.source}: its results", logits)
     return logits.softmax(1).cpu()

@@ -6,6 +6,7 @@ Letters: B batch, C channels, H x W pixels.
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,6 +23,7 @@ from vit.interpret.capture import Patch, Query
 from vit.interpret.geometry import Geometry, geometry_of
 from vit.mae import Model
 from vit.masking import Mask, mask_from_noise, num_keep
+from vit.patches import grid_distances
 from vit.progress import track
 from vit.weights import Origin
 
@@ -62,10 +64,10 @@ class Collection:
     @property
     def names(self) -> list[str]:
         """What to write beside each image: its class, or else its file without the suffix."""
-        names = []
-        for file, label in zip(self.files, self.labels, strict=True):
-            names.append(self.class_names[label] if label >= 0 else Path(file).stem)
-        return names
+        return [
+            self.class_names[label] if label >= 0 else Path(file).stem
+            for file, label in zip(self.files, self.labels, strict=True)
+        ]
 
 
 @dataclass
@@ -146,15 +148,15 @@ class ModelWithImages:
         return self.mask.mask.bool().unflatten(1, self.geometry.grid_size).cpu()
 
     def with_mask(
-        self, ratio: float, seed: int, masked: Patch | None = None, visible: Patch | None = None
+        self, ratio: float, seed: int, patch: Patch | None = None, masked: bool = False
     ) -> Self:
         """Return the same model and images under a random mask.
 
         Args:
             ratio: fraction of the patches to mask.
             seed: of the random numbers.
-            masked: a patch to mask in every image.
-            visible: a patch to leave visible in every image.
+            patch: one that is visible in every image.
+            masked: whether it is masked in every image instead.
         """
         geometry = self.geometry
         count = geometry.num_patches
@@ -162,9 +164,9 @@ class ModelWithImages:
         noise = torch.rand(len(self), count, generator=generator)
 
         # The patches with the least noise stay visible; noise is from 0 to 1
-        for patch, value in ((masked, 2.0), (visible, -1.0)):
-            if patch is not None:
-                noise[:, geometry.token(patch) - geometry.num_prefix_tokens] = value
+        if patch is not None:
+            number = geometry.token(patch) - geometry.num_prefix_tokens
+            noise[:, number] = 2.0 if masked else -1.0
         mask = mask_from_noise(noise, num_keep(count, ratio))
         return replace(self, mask=mask.to(self.device))
 
@@ -174,16 +176,13 @@ class ModelWithImages:
         Args:
             allowed: bool (B, rows, columns), True for at least one patch of each image.
         """
-        rows, columns = self.geometry.grid_size
-        row, column = self.geometry.middle
-        down = torch.arange(rows)[:, None] - row
-        across = torch.arange(columns) - column
-        distance = down**2 + across**2  # (rows, columns)
+        grid_size = self.geometry.grid_size
+        distances = grid_distances(grid_size, allowed.device).unflatten(0, grid_size)
 
         # Others are further away than any; of patches at the same distance, the first is taken
-        candidates = torch.where(allowed, distance, distance.max() + 1)
-        nearest = candidates.flatten(1).argmin(1)  # (B,)
-        return [divmod(number, columns) for number in nearest.tolist()]
+        candidates = torch.where(allowed.flatten(1), distances[self.geometry.middle], math.inf)
+        _, columns = grid_size
+        return [divmod(number, columns) for number in candidates.argmin(1).tolist()]
 
     def fill_in(self) -> Tensor:
         """Return the images with their masked patches reconstructed: float32 (B, C, H, W)."""

@@ -76,8 +76,7 @@ def draw_reconstructions(run: Run, folder: RunFiles, caption: str) -> None:
     """Draw reconstructions.png: test images, their visible patches, and the reconstructions."""
     # Masks that are always the same
     mask = run.config.mask
-    test = run.data.test
-    images = of_sets(run.data, [("test", test, test.showcase(RECONSTRUCTED))])
+    images = of_sets(run.data, test=run.data.test.showcase(RECONSTRUCTED))
     fixed = fixed_mask(mask.kind, 0, len(images), run.config.model.grid_size, mask.ratio)
     subject = ModelWithImages(run.result, images, fixed)
 
@@ -129,10 +128,9 @@ def draw_classification(row: Row, test: ImageSet, folder: Path, caption: str) ->
 
 def draw_attention(run: Run, folder: RunFiles, caption: str) -> None:
     """Draw attention.png: attention of the last layer on some test images, head by head."""
-    test = run.data.test
     encoder = run.result.encoder
-    chosen = [("test", test, test.showcase(ATTENDED))]
-    subject = ModelWithImages(run.result, of_sets(run.data, chosen), query=usual_query(encoder))
+    images = of_sets(run.data, test=run.data.test.showcase(ATTENDED))
+    subject = ModelWithImages(run.result, images, query=usual_query(encoder))
     panels = head_panels(subject, -1, "all")
     last = len(encoder.blocks) - 1
     caption += f" · layer {last} of 0 to {last}, whole images"
