@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -287,6 +288,16 @@ Images = Tensor | Rows
 """Images uint8 (N, C, H, W) that need not fit in memory."""
 
 
+@cache
+def constant(
+    values: tuple[float, ...], device: torch.device, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """Return a tensor of constants, made once per device and type: making one waits for a GPU."""
+    # kept for later calls, which may need gradients
+    with torch.inference_mode(False):
+        return torch.tensor(values, dtype=dtype, device=device)
+
+
 class Normalization:
     """The model's input is (image - mean) / std, with images from 0 to 1.
 
@@ -298,7 +309,6 @@ class Normalization:
     def __init__(self, mean: list[float], std: list[float]):
         self.mean = mean
         self.std = std
-        self._columns: dict[tuple[torch.device, torch.dtype], Tensor] = {}
 
     @classmethod
     def measured_on(cls, images: Images) -> Normalization:
@@ -349,15 +359,8 @@ class Normalization:
 
     def _statistics(self, images: Tensor) -> Tensor:
         """Return mean and std (2, C, 1, 1), of the images' type and on their device."""
-        # sent once: at each step, it would make a GPU wait
-        key = (images.device, images.dtype)
-        if key not in self._columns:
-            # kept for later calls, which may need gradients
-            with torch.inference_mode(False):
-                self._columns[key] = torch.tensor(
-                    [self.mean, self.std], dtype=images.dtype, device=images.device
-                )
-        return self._columns[key][:, :, None, None]  # (2, C, 1, 1)
+        statistics = constant((*self.mean, *self.std), images.device, images.dtype)
+        return statistics.view(2, -1, 1, 1)
 
 
 # ---- For one model -------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vit.device import constant
+from vit.inputs import constant
 
 Entries = dict[tuple[int, int], Tensor]
 """Entries of a matrix, by row and column."""
