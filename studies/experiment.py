@@ -165,7 +165,8 @@ class Trained:
         The whole image, whatever crop the model is used to: patches are compared with what is known
         about their pixels.
         """
-        return self.model.origin.inputs(images.to(self.compute.device), whole=True)
+        origin = replace(self.model.origin, crop_share=1.0)
+        return origin.inputs(images.to(self.compute.device))
 
     def sample(self, count: int, split: Literal["test", "train"] = "test") -> Tensor:
         """Return up to `count` images of a split: uint8 (n, C, h, w).

@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -423,26 +423,22 @@ class ModelInputs(Preparation):
         """
         return (255 * self._resize(images)).round().byte()
 
-    def inputs(self, images: Tensor, whole: bool = False) -> Tensor:
+    def inputs(self, images: Tensor) -> Tensor:
         """Turn a data set's images into the model's input, as in training.
 
         Unlike `fit`, it does not round pixels to whole numbers.
 
         Args:
             images: uint8 (B, 3, h, w).
-            whole: ignore `crop_share`, for images that are cropped already.
 
         Returns:
             float32 (B, C, H, W).
         """
-        return self.normalize(self._resize(images, whole))
+        return self.normalize(self._resize(images))
 
-    def _resize(self, images: Tensor, whole: bool = False) -> Tensor:
+    def _resize(self, images: Tensor) -> Tensor:
         """Crop and resize uint8 (B, 3, h, w) as `inputs` says: float32 (B, C, H, W) from 0 to 1."""
-        prepared = self.prepared
-        if whole:
-            prepared = replace(prepared, crop_share=1.0)
-        return to_float(self._in_channels(images), self.image_size, prepared)
+        return to_float(self._in_channels(images), self.image_size, self.prepared)
 
     def _in_channels(self, images: Tensor) -> Tensor:
         """Turn colour or grey images uint8 (B, 3 or 1, h, w) into the model's (B, C, h, w)."""
