@@ -38,8 +38,7 @@ def of_data(
     if config.source != "folder":
         return _of_data_set(config, image_size, count, both_splits)
     folder = user_path(config.root)
-    unused: list[str] = []
-    files_of = list_folder(folder, unused)
+    files_of, unused = list_folder(folder)
     _warn_of_unused(config.root, unused)
     files, *tests = files_of.values()
     if not both_splits:
