@@ -64,10 +64,9 @@ def decode(
     path: str | Image.Image,
     image_size: tuple[int, int],
     prepared: Preparation = OWN,
-    remarks: list[str] | None = None,
     hashed: bool = True,
-) -> tuple[bytes, int] | str:
-    """Return the pixels of an image and its hash, or in a few words why it has none.
+) -> tuple[bytes, int, str] | str:
+    """Return the pixels of an image, its hash and a remark, or in a few words why it has none.
 
     EXIF orientation is applied; transparency becomes white; 16-bit grey is scaled to 8 bits; an
     animation gives its first frame. The image is cropped to its largest centred part with the
@@ -78,21 +77,20 @@ def decode(
         path: of the file, or an image.
         image_size: (H, W) of the pixels.
         prepared: how the image is cropped and resized.
-        remarks: gets `PAGES` if the file is one of those.
         hashed: False leaves the hash at 0; of a large image, it takes as long as the rest.
 
     Returns:
-        uint8 (3, H, W) for `image_size` = (H, W), and the `image_hash` of the image before it was
-        cropped and resized: at every size the same.
+        uint8 (3, H, W) for `image_size` = (H, W); the `image_hash` of the image before it was
+        cropped and resized: at every size the same; and `PAGES` if the file is one of those, else
+        "".
     """
     try:
         with opened(path) as image:
             is_stack = image.format == "TIFF" and getattr(image, "is_animated", False)
-            if remarks is not None and is_stack:
-                remarks.append(PAGES)
             upright = as_seen(image)
             pixels = _planes(fit_picture(upright, image_size, prepared))
-            return pixels, image_hash(_planes(upright)) if hashed else 0
+            whole_hash = image_hash(_planes(upright)) if hashed else 0
+            return pixels, whole_hash, PAGES if is_stack else ""
     except UnidentifiedImageError:
         # Pillow's own message repeats the path
         return "its content is not an image"

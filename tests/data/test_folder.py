@@ -362,7 +362,7 @@ def test_of_two_processes_that_build_one_cache_one_is_killed(root, decoded):
     original = inputs.decode
 
     def build(decoding: Event) -> None:
-        def slow(*how: object) -> tuple[bytes, int] | str:
+        def slow(*how: object) -> tuple[bytes, int, str] | str:
             decoding.set()
             while not (root.parent / "go").exists():
                 time.sleep(0.01)

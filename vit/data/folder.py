@@ -81,7 +81,7 @@ def load_folder(
             (class_names, prepared, files, list(map(times_of, paths))),
             len(files),
             lambda number: inputs.size_of(paths[number]),
-            lambda size, remarks: _decoded(paths, labels, size, prepared, remarks),
+            lambda size: _decoded(paths, labels, size, prepared),
             image_size,
             size,
             on_bad_image,
@@ -131,7 +131,7 @@ def _notes_on_unused(
 
 
 def _decoded(
-    paths: list[str], labels: list[int], size: Size, prepared: Preparation, remarks: list[str]
+    paths: list[str], labels: list[int], size: Size, prepared: Preparation
 ) -> Generator[Decoded]:
     """Yield the pixels of files, in order, decoded in threads.
 
@@ -144,7 +144,7 @@ def _decoded(
         for start in range(0, len(paths), AT_ONCE):
             part = slice(start, start + AT_ONCE)
             files = paths[part]
-            pixels = pool.map(lambda path: inputs.decode(path, size, prepared, remarks), files)
+            pixels = pool.map(lambda path: inputs.decode(path, size, prepared), files)
             yield from zip(files, pixels, labels[part], strict=True)
     finally:
         pool.shutdown(cancel_futures=True)

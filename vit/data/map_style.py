@@ -64,7 +64,7 @@ def load_datasets(
             _shaping(dataset, columns, class_names),
             len(dataset),
             lambda row: _size(dataset, row, columns),
-            lambda size, remarks: _decoded(dataset, columns, class_names, size, name, remarks),
+            lambda size: _decoded(dataset, columns, class_names, size, name),
             image_size,
             size,
             config.on_bad_image,
@@ -196,7 +196,6 @@ def _decoded(
     class_names: tuple[str, ...],
     size: Size,
     name: str,
-    remarks: list[str],
 ) -> Generator[Decoded]:
     """Yield all items, their labels numbered as the training data's classes."""
     # by name, if the test data's classes have another order; else two may have one name, as in
@@ -212,10 +211,10 @@ def _decoded(
         try:
             picture, label = _read(dataset, row, columns)
             content = inputs.decode(picture, size)
-            if row < READ_AGAIN:
+            if row < READ_AGAIN and isinstance(content, tuple):
                 picture, _ = _read(dataset, row, columns)
                 if content != inputs.decode(picture, size):
-                    remarks.append(CHANGING)
+                    content = (*content[:2], CHANGING)
         except Exception as error:
             yield title, f"{type(error).__name__}: {error}", -1
             continue
