@@ -198,13 +198,13 @@ def _decoded(
     name: str,
 ) -> Generator[Decoded]:
     """Yield all items, their labels numbered as the training data's classes."""
-    # by name, if the test data's classes have another order; else two may have one name, as in
+    # by name only if the test data's classes have another order: two may have one name, as in
     # ImageNet the crane that flies and the one that lifts
     names = columns[2]
-    label_of = {class_name: label for label, class_name in enumerate(class_names or names)}
-    number_of = {number: label_of[class_name] for number, class_name in enumerate(names)}
-    if names == (class_names or names):
-        number_of = {number: number for number in range(len(names))}
+    number_of: dict[int, int] = {}
+    if class_names and names != class_names:
+        label_of = {class_name: label for label, class_name in enumerate(class_names)}
+        number_of = {number: label_of[class_name] for number, class_name in enumerate(names)}
     for row in range(len(dataset)):
         title = f"{name}: item {row}"
         # another's data set may raise anything: then the item is unreadable
@@ -221,7 +221,7 @@ def _decoded(
 
         # a wrong label is no reason to leave an image out
         number = -1 if label is None else max(operator.index(label), -1)
-        if names and number >= 0:
+        if number_of and number >= 0:
             # one outside of its own classes is none of the training data's either
-            number = number_of.get(number, max(number, len(label_of)))
+            number = number_of.get(number, max(number, len(class_names)))
         yield title, content, number
