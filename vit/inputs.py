@@ -24,6 +24,9 @@ from vit.errors import DataError
 
 INTERPOLATIONS = ("bicubic", "bilinear")
 
+Picture = str | Path | Image.Image
+"""An image file, or a PIL image."""
+
 # ---- From a file ---------------------------------------------------------------------------------
 
 # Pillow recognises a file by its content, not its name: without this list, it would pass PostScript
@@ -61,7 +64,7 @@ OWN = Preparation()
 
 
 def decode(
-    path: str | Image.Image,
+    picture: Picture,
     image_size: tuple[int, int],
     prepared: Preparation = OWN,
     hashed: bool = True,
@@ -74,7 +77,7 @@ def decode(
     cropped, an image that already has the size keeps its pixels to the bit.
 
     Args:
-        path: of the file, or an image.
+        picture: the image, or its file.
         image_size: (H, W) of the pixels.
         prepared: how the image is cropped and resized.
         hashed: False leaves the hash at 0; of a large image, it takes as long as the rest.
@@ -85,7 +88,7 @@ def decode(
         "".
     """
     try:
-        with opened(path) as image:
+        with opened(picture) as image:
             is_stack = image.format == "TIFF" and getattr(image, "is_animated", False)
             upright = as_seen(image)
             pixels = _planes(fit_picture(upright, image_size, prepared))
@@ -99,15 +102,15 @@ def decode(
         return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
-def opened(path: str | Image.Image) -> AbstractContextManager[Image.Image]:
+def opened(picture: Picture) -> AbstractContextManager[Image.Image]:
     """Open an image file of one of FORMATS, or give an image as it is."""
     # the caller's stays open
-    if isinstance(path, Image.Image):
-        return nullcontext(path)
+    if isinstance(picture, Image.Image):
+        return nullcontext(picture)
     # opening a pipe would wait forever
-    if not os.path.isfile(path):
+    if not os.path.isfile(picture):
         raise OSError("not a file")
-    return Image.open(path, formats=FORMATS)
+    return Image.open(picture, formats=FORMATS)
 
 
 def image_hash(pixels: bytes | memoryview) -> int:
@@ -390,7 +393,7 @@ class ModelInputs(Preparation):
         resized = math.floor(height / self.crop_share + 1e-6)
         return Preparation(self.interpolation, height / resized, self.squash)
 
-    def read_images(self, pictures: Sequence[str | Path | Image.Image]) -> Tensor:
+    def read_images(self, pictures: Sequence[Picture]) -> Tensor:
         """Read images as the model's input before `normalize`, in its size and channels.
 
         Args:
@@ -401,8 +404,7 @@ class ModelInputs(Preparation):
         """
         images = []
         for picture in pictures:
-            path = str(picture) if isinstance(picture, Path) else picture
-            content = decode(path, self.image_size, self.prepared, hashed=False)
+            content = decode(picture, self.image_size, self.prepared, hashed=False)
             if isinstance(content, str):
                 if isinstance(picture, Image.Image):
                     raise DataError(content)

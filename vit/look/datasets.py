@@ -157,7 +157,7 @@ def _chosen(paths: Sequence[str | Path], count: int, on_bad_image: OnBadImage) -
     readable = []
     for number in track(numbers, "checking", unit=" images"):
         # a small size, because the pixels are not used
-        content = decode(str(paths[number]), (8, 8), hashed=False)
+        content = decode(paths[number], (8, 8), hashed=False)
         if isinstance(content, tuple):
             readable.append(number)
         else:
