@@ -24,7 +24,7 @@ from vit.data.images import (
 )
 from vit.errors import DataError
 from vit.inputs import OWN, Preparation
-from vit.weights import class_key
+from vit.weights import NO_IMAGES, class_key
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ def load_data(
     dataset: Any = None,
     test_dataset: Any = None,
     prepared: Preparation = OWN,
-    trained_on: Tensor | None = None,
+    trained_on: Tensor = NO_IMAGES,
 ) -> Dataset:
     """Load the images of `config.source`; apply `limit`, `val_size` and `labels`.
 
@@ -110,9 +110,7 @@ def load_data(
         test = test.subset(spread(len(test), config.limit, source))
     whole_content_hash = f"{train.content_hash}-{test.content_hash}"
     if config.val_size:
-        held_out = torch.ones(len(train), dtype=torch.bool)
-        if trained_on is not None:
-            held_out = ~torch.isin(train.image_hashes, trained_on)
+        held_out = ~torch.isin(train.image_hashes, trained_on)
         unseen = int(held_out.sum())
         problem = ""
         if not unseen:
