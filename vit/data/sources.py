@@ -115,7 +115,7 @@ def load_data(
         problem = ""
         if not unseen:
             problem = f"the model was trained on all {len(train):,} training images"
-        elif config.val_size >= len(train):
+        elif min(config.val_size, unseen) >= len(train):
             left = f"none of the {len(train):,} training images"
             problem = f"val_size {config.val_size:,} leaves {left}"
         if problem:
