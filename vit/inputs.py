@@ -289,6 +289,12 @@ Images = Tensor | Rows
 """Images uint8 (N, C, H, W) that need not fit in memory."""
 
 
+def evenly_spaced(count: int, most: int) -> Tensor:
+    """Return int64 (M,), M = min(count, most) of `count` indices; all of them if `most` is 0."""
+    most = min(count, most or count)
+    return torch.arange(most) * count // most
+
+
 @cache
 def constant(
     values: tuple[float, ...], device: torch.device, dtype: torch.dtype = torch.float32
@@ -316,8 +322,7 @@ class Normalization:
         """Measure it on uint8 images (N, C, H, W), on at most 10,000 of them, evenly spaced."""
         # how often each channel has each of the 256 values; counting makes the result exact
         counts = torch.zeros(images.shape[1], 256, dtype=torch.float64)
-        count = min(len(images), 10_000)
-        chosen = torch.arange(count) * len(images) // count
+        chosen = evenly_spaced(len(images), 10_000)
         # a few images at a time, because each pixel takes 8 bytes here
         at_once = max(2**22 // (images.shape[-2] * images.shape[-1]), 1)
         for part in chosen.split(at_once):
