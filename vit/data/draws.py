@@ -74,8 +74,7 @@ class Draws(NamedTuple):
 
     def rows(self, rows: slice | Tensor) -> Draws:
         """Return the draws of some of the images."""
-        fields = {name: x[rows] for name, x in self._asdict().items() if x is not None}
-        return Draws(**fields)
+        return Draws(*(None if x is None else x[rows] for x in self))
 
     def shard(self, rank: int, count: int) -> Draws:
         """Return the draws of the rows that process `rank` of `count` computes.
