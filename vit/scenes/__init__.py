@@ -200,9 +200,8 @@ def draw_scenes(indices: Tensor, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     turn = Dice(seed, index).choice("recipe", 2)
 
     # The images of each recipe, in chunks
-    jobs: list[tuple[NDArray[np.int64], str, Painter]] = []
-    for label, name in enumerate(CLASS_NAMES):
-        recipes = _RECIPES[name]
+    jobs = []
+    for label, recipes in enumerate(_RECIPES.values()):
         for k, (scene, paint_object) in enumerate(recipes):
             rows = np.flatnonzero((labels == label) & (turn % len(recipes) == k))
             for start in range(0, len(rows), _CHUNK):
