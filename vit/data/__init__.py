@@ -6,7 +6,6 @@ import hashlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,9 +34,9 @@ class ImageSet:
         labels: int64 (N,), an index into `class_names`; -1 for no label.
         class_names: empty for images without labels.
         content_hash: 16 hexadecimal digits that identify exactly these images and labels.
+        image_hashes: int64 (N,), a hash of each image's pixels before any resize: copies have one.
         skipped: paths of unreadable files, left out on request.
         notes: lines for the user on choices made automatically.
-        known_hashes: `image_hashes`, where a cache holds them; None: they are yet to be computed.
         files: of each image its file within the folder; empty if they come from elsewhere.
     """
 
@@ -45,23 +44,20 @@ class ImageSet:
     labels: Tensor
     class_names: tuple[str, ...]
     content_hash: str
+    image_hashes: Tensor
     skipped: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    known_hashes: Tensor | None = None
     files: tuple[str, ...] = ()
+
+    @classmethod
+    def in_memory(cls, images: Tensor, labels: Tensor, class_names: tuple[str, ...]) -> ImageSet:
+        """Return images uint8 (N, C, H, W) with labels int64 (N,) as a set, with their hashes."""
+        hashes = [image_hash(pixels.data) for part in _in_parts(images) for pixels in part]
+        identity = content_hash(images, labels)
+        return cls(images, labels, class_names, identity, torch.tensor(hashes))
 
     def __len__(self) -> int:
         return len(self.images)
-
-    @cached_property
-    def image_hashes(self) -> Tensor:
-        """Return int64 (N,), a hash of each image's pixels before any resize: copies have one."""
-        if self.known_hashes is not None:
-            return self.known_hashes
-        hashes = []
-        for part in _in_parts(self.images):
-            hashes += [image_hash(pixels.data) for pixels in part]
-        return torch.tensor(hashes)
 
     @property
     def label_names(self) -> list[str]:
@@ -95,7 +91,7 @@ class ImageSet:
             images=images,
             labels=labels,
             content_hash=content_hash(identified, labels),
-            known_hashes=hashes,
+            image_hashes=hashes,
             files=tuple(self.files[number] for number in numbers.tolist()) if self.files else (),
         )
 

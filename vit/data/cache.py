@@ -190,7 +190,7 @@ def _read(path: Path) -> tuple[str, ImageSet]:
         torch.tensor(labels),
         (),
         identity,
+        torch.tensor(hashes),
         tuple(skipped),
         tuple(notes),
-        known_hashes=torch.tensor(hashes),
     )

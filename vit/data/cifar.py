@@ -18,7 +18,7 @@ from torchvision.datasets.utils import check_integrity, extract_archive
 
 from vit.atomic import replacing
 from vit.config import DataConfig
-from vit.data import ImageSet, content_hash
+from vit.data import ImageSet
 from vit.data.folder import is_image
 from vit.errors import DataError
 from vit.progress import track
@@ -122,6 +122,5 @@ def load_cifar(name: str, root: Path) -> tuple[ImageSet, ImageSet]:
         # (N, 32, 32, 3) -> (N, 3, 32, 32)
         images = torch.from_numpy(split.data).permute(0, 3, 1, 2).contiguous()
         labels = torch.tensor(split.targets, dtype=torch.int64)
-        classes = tuple(split.classes)
-        splits.append(ImageSet(images, labels, classes, content_hash(images, labels)))
+        splits.append(ImageSet.in_memory(images, labels, tuple(split.classes)))
     return splits[0], splits[1]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from vit.config import DataConfig, user_path
-from vit.data import Dataset, ImageSet, content_hash
+from vit.data import Dataset, ImageSet
 from vit.data.folder import load_folder
 from vit.data.images import (
     counts_of_classes,
@@ -161,4 +161,4 @@ def load_scenes(count: int, split: Literal["train", "test"]) -> ImageSet:
     from vit.scenes import CLASS_NAMES, draw_scenes, scene_indices
 
     images, labels, _ = draw_scenes(scene_indices(count, split), SCENES_SEED)
-    return ImageSet(images, labels, CLASS_NAMES, content_hash(images, labels))
+    return ImageSet.in_memory(images, labels, CLASS_NAMES)

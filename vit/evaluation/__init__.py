@@ -189,7 +189,7 @@ class _Measures:
             train,
             images=torch.cat([train.images[:], test.images[:]]),
             labels=torch.cat([train.labels, test.labels]),
-            known_hashes=torch.cat([train.image_hashes, test.image_hashes]),
+            image_hashes=torch.cat([train.image_hashes, test.image_hashes]),
             files=(),
         )
         return [whole]
