@@ -305,17 +305,17 @@ def constant(
         return torch.tensor(values, dtype=dtype, device=device)
 
 
+@dataclass(frozen=True)
 class Normalization:
     """The model's input is (image - mean) / std, with images from 0 to 1.
 
-    Args:
+    Attributes:
         mean: one number per channel.
         std: one positive number per channel.
     """
 
-    def __init__(self, mean: list[float], std: list[float]):
-        self.mean = mean
-        self.std = std
+    mean: list[float]
+    std: list[float]
 
     @classmethod
     def measured_on(cls, images: Images) -> Normalization:
