@@ -6,6 +6,7 @@ colour (n, 3).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from zlib import crc32
 
 import numpy as np
@@ -191,10 +192,11 @@ class Canvas(Dice):
         return np.abs(turns - np.floor(turns) - np.float32(0.5))[..., None, :] * 2
 
 
+@dataclass
 class Frame:
     """An object's own coordinates (u, v): u forwards, v down, `scale` pixels per unit.
 
-    Args:
+    Attributes:
         canvas: to be painted on.
         x, y: of its origin.
         scale: pixels per unit.
@@ -203,25 +205,19 @@ class Frame:
             of a sine differs between machines.)
     """
 
-    def __init__(
-        self,
-        canvas: Canvas,
-        x: Number,
-        y: Number,
-        scale: Number = 1.0,
-        facing: Number = 1.0,
-        tilt: Number = 0.0,
-    ) -> None:
-        self.canvas = canvas
-        self.x = x
-        self.y = y
-        self.scale = scale
-        self.facing = facing
+    canvas: Canvas
+    x: Number
+    y: Number
+    scale: Number = 1.0
+    facing: Number = 1.0
+    tilt: Number = 0.0
+
+    def __post_init__(self) -> None:
         # the matrix from (u, v) to (x, y)
-        cosine = scale / np.sqrt(1 + np.float32(1) * tilt * tilt)
-        self.xu = facing * cosine
-        self.xv = -facing * cosine * tilt
-        self.yu = cosine * tilt
+        cosine = self.scale / np.sqrt(1 + np.float32(1) * self.tilt * self.tilt)
+        self.xu = self.facing * cosine
+        self.xv = -self.facing * cosine * self.tilt
+        self.yu = cosine * self.tilt
         self.yv = cosine
 
     def _place(self, u: Number, v: Number) -> Point:
