@@ -97,17 +97,17 @@ class ImageSet:
 
 
 def content_hash(images: Images, labels: Tensor) -> str:
-    """Return 16 hexadecimal digits of the SHA-256 over shape, pixels and labels."""
+    """Return 16 hexadecimal digits of the SHA-256 over shape, pixels and labels, int64 (N,)."""
     digest = hashlib.sha256(repr(tuple(images.shape)).encode())
     for part in _in_parts(images):
         digest.update(part.data)
-    digest.update(labels.to(torch.int64).contiguous().numpy().data)
+    digest.update(labels.numpy().data)
     return digest.hexdigest()[:16]
 
 
 def _in_parts(images: Images) -> Iterator[np.ndarray]:
     """Yield 16 MB of images at a time, because memory-mapped ones need not fit in memory."""
-    count = max(2**24 // max(math.prod(images.shape[1:]), 1), 1)
+    count = max(2**24 // math.prod(images.shape[1:]), 1)
     for start in range(0, len(images), count):
         yield images[start : start + count].contiguous().numpy()
 
