@@ -120,7 +120,8 @@ class Dataset:
         name: the data's name in every output.
         source: a name in `data.source`.
         warning: for the user, if the data is not what the settings say.
-        held_out: whether `test` is a part of the training images, to choose settings by.
+        tested_on: the kind of images in `test`, as text: "test images", or "held-out training
+            images", to choose settings by.
         is_chosen: whether `test` was chosen here, among images of a single split.
         prepared: whether the images already are a model's input, by its `Preparation`.
         whole_content_hash: of both splits before `val_size` and `labels` removed images; "": they
@@ -133,7 +134,7 @@ class Dataset:
     train: ImageSet
     test: ImageSet
     warning: str | None = None
-    held_out: bool = False
+    tested_on: str = "test images"
     is_chosen: bool = False
     prepared: bool = False
     whole_content_hash: str = ""
@@ -149,13 +150,6 @@ class Dataset:
         """Name, counts and image hash on one line."""
         counts = f"{len(self.train):,} training and {self.tested}"
         return f"{self.name}: {counts}, image hash {self.content_hash}"
-
-    @property
-    def tested_on(self) -> str:
-        """The kind of images in `test`, as text."""
-        if self.held_out:
-            return "held-out training images"
-        return "test images"
 
     @property
     def tested(self) -> str:

@@ -109,7 +109,9 @@ def load_data(
     if 0 < config.limit < len(test):
         test = test.subset(spread(len(test), config.limit, source))
     whole_content_hash = f"{train.content_hash}-{test.content_hash}"
+    tested_on = "test images"
     if config.val_size:
+        tested_on = "held-out training images"
         held_out = ~torch.isin(train.image_hashes, trained_on)
         unseen = int(held_out.sum())
         problem = ""
@@ -143,7 +145,7 @@ def load_data(
         train=train,
         test=test,
         warning=warning,
-        held_out=config.val_size > 0,
+        tested_on=tested_on,
         is_chosen=config.val_size > 0 or (is_own and splits[1] is None),
         prepared=source == "folder" and prepared != OWN,
         whole_content_hash=whole_content_hash,
