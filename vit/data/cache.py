@@ -114,9 +114,7 @@ def cache_path(
     folder: Path, origin: str, split: str, image_size: Size, prepared: Preparation = OWN
 ) -> Path:
     """Return a readable file name, unique to origin (folder or name), split, size, preparation."""
-    identity: tuple[object, ...] = (origin, split, image_size)
-    if prepared != OWN:
-        identity += (prepared,)
+    identity = (origin, split, image_size, prepared)
     digest = hashlib.sha256(repr(identity).encode()).hexdigest()[:12]
     stem = re.sub(r"[^A-Za-z0-9._-]+", "_", Path(origin).name)[:40]
     return folder / f"{stem}-{split}-{image_size[0]}x{image_size[1]}-{digest}.npy"
