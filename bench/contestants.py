@@ -86,7 +86,7 @@ def random_images(count: int, image_size: int) -> Dataset:
     pixels = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
     labels = torch.arange(count) % CLASSES
     names = tuple(str(number) for number in range(CLASSES))
-    split = ImageSet(pixels, labels, names, content_hash="")
+    split = ImageSet.in_memory(pixels, labels, names)
     return Dataset("random images", "scenes", split, split)
 
 

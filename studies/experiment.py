@@ -25,14 +25,13 @@ from vit.checkpoints import load_model, save_model
 from vit.config import Config, DataConfig, changed
 from vit.data import Dataset
 from vit.data.draws import seeded_weights
-from vit.data.images import evenly_spaced
 from vit.data.sources import load_data
 from vit.device import Compute
 from vit.errors import RunError
 from vit.evaluation import Options, evaluate
 from vit.evaluation.probe import L2_GRID
 from vit.evaluation.reconstruction import fixed_mask, score_reconstruction
-from vit.inputs import Normalization
+from vit.inputs import Normalization, evenly_spaced
 from vit.machine import choose_compute
 from vit.mae import MaskedAutoencoder, Model
 from vit.masking import Mask
@@ -165,7 +164,8 @@ class Trained:
         The whole image, whatever crop the model is used to: patches are compared with what is known
         about their pixels.
         """
-        return self.model.origin.inputs(images.to(self.compute.device), whole=True)
+        origin = replace(self.model.origin, crop_share=1.0)
+        return origin.inputs(images.to(self.compute.device))
 
     def sample(self, count: int, split: Literal["test", "train"] = "test") -> Tensor:
         """Return up to `count` images of a split: uint8 (n, C, h, w).

@@ -20,11 +20,10 @@ from studies.analysis.correlation import correlation
 from studies.experiment import Experiment, Trained
 from vit.config import ModelConfig
 from vit.data import Dataset
-from vit.data.images import evenly_spaced
 from vit.data.sources import SCENES_SEED
 from vit.encoder import Block, VisionTransformer
 from vit.errors import RunError
-from vit.inputs import Normalization, cut_to_shape, to_float
+from vit.inputs import Normalization, cut_to_shape, evenly_spaced, to_float
 from vit.isolation import eval_mode
 from vit.patches import patchify
 from vit.scenes import PART_NAMES, draw_scenes, scene_indices

@@ -41,10 +41,10 @@ from studies.kinds import BATCH, CLEAR, drawn_scenes, require_parts, residual_st
 from studies.tables import Draws, Results, Seeds, Table, seeds
 from vit.config import ModelConfig, changed
 from vit.data.draws import make_generator
-from vit.data.images import evenly_spaced
 from vit.encoder import VisionTransformer
 from vit.errors import RunError
 from vit.figures.style import Figure
+from vit.inputs import evenly_spaced
 from vit.mae import MaskedAutoencoder
 from vit.patches import patchify, unpatchify
 from vit.scenes import CLASS_NAMES, PART_NAMES, SCENES_OF_CLASS

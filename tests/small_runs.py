@@ -39,7 +39,8 @@ def make_run(
         },
     )
     parts = (image_set(noise(count, seed), tuple(names)) for seed, count in enumerate((24, 12)))
-    images = Dataset(data, "folder", *parts, warning, held_out)
+    tested_on = "held-out training images" if held_out else "test images"
+    images = Dataset(data, "folder", *parts, warning, tested_on)
     with pytest.MonkeyPatch.context() as patch, without_layout():
         patch.setattr("vit.train.load_data", lambda *_: images)
         run = fit(config, folder)

@@ -29,7 +29,7 @@ from vit.config import (
     ViTConfig,
     changed,
 )
-from vit.data import Dataset, ImageSet, content_hash
+from vit.data import Dataset, ImageSet
 from vit.device import Compute
 from vit.encoder import VisionTransformer
 from vit.figures.style import style
@@ -175,9 +175,7 @@ def image_set(
     """Images whose classes take turns unless `labels` says otherwise; without names they have no labels."""
     if labels is None:
         labels = [number % len(class_names) if class_names else -1 for number in range(len(images))]
-    return ImageSet(
-        images, torch.tensor(labels), class_names, content_hash(images, torch.tensor(labels))
-    )
+    return ImageSet.in_memory(images, torch.tensor(labels), class_names)
 
 
 def dataset(

@@ -7,7 +7,6 @@ import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import torch
@@ -124,12 +123,6 @@ def all_to_device(tensors: Sequence[Tensor], device: torch.device) -> list[Tenso
 def _view_of(buffer: Tensor, start: int, like: Tensor) -> Tensor:
     """Return the bytes of `buffer` from `start` as a tensor of the type and shape of `like`."""
     return buffer[start : start + like.nbytes].view(like.dtype).view(like.shape)
-
-
-@cache
-def constant(values: tuple[float, ...], device: torch.device) -> Tensor:
-    """Return a float32 tensor of constants, made once per device: making one waits for a GPU."""
-    return torch.tensor(values, dtype=torch.float32, device=device)
 
 
 def device_name(device: torch.device) -> str:

@@ -11,7 +11,8 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -22,6 +23,9 @@ from torch import Tensor
 from vit.errors import DataError
 
 INTERPOLATIONS = ("bicubic", "bilinear")
+
+Picture = str | Path | Image.Image
+"""An image file, or a PIL image."""
 
 # ---- From a file ---------------------------------------------------------------------------------
 
@@ -60,13 +64,12 @@ OWN = Preparation()
 
 
 def decode(
-    path: str | Image.Image,
+    picture: Picture,
     image_size: tuple[int, int],
     prepared: Preparation = OWN,
-    remarks: list[str] | None = None,
     hashed: bool = True,
-) -> tuple[bytes, int] | str:
-    """Return the pixels of an image and its hash, or in a few words why it has none.
+) -> tuple[bytes, int, str] | str:
+    """Return the pixels of an image, its hash and a remark, or in a few words why it has none.
 
     EXIF orientation is applied; transparency becomes white; 16-bit grey is scaled to 8 bits; an
     animation gives its first frame. The image is cropped to its largest centred part with the
@@ -74,24 +77,23 @@ def decode(
     cropped, an image that already has the size keeps its pixels to the bit.
 
     Args:
-        path: of the file, or an image.
+        picture: the image, or its file.
         image_size: (H, W) of the pixels.
         prepared: how the image is cropped and resized.
-        remarks: gets `PAGES` if the file is one of those.
         hashed: False leaves the hash at 0; of a large image, it takes as long as the rest.
 
     Returns:
-        uint8 (3, H, W) for `image_size` = (H, W), and the `image_hash` of the image before it was
-        cropped and resized: at every size the same.
+        uint8 (3, H, W) for `image_size` = (H, W); the `image_hash` of the image before it was
+        cropped and resized: at every size the same; and `PAGES` if the file is one of those, else
+        "".
     """
     try:
-        with opened(path) as image:
+        with opened(picture) as image:
             is_stack = image.format == "TIFF" and getattr(image, "is_animated", False)
-            if remarks is not None and is_stack:
-                remarks.append(PAGES)
             upright = as_seen(image)
             pixels = _planes(fit_picture(upright, image_size, prepared))
-            return pixels, image_hash(_planes(upright)) if hashed else 0
+            whole_hash = image_hash(_planes(upright)) if hashed else 0
+            return pixels, whole_hash, PAGES if is_stack else ""
     except UnidentifiedImageError:
         # Pillow's own message repeats the path
         return "its content is not an image"
@@ -100,15 +102,15 @@ def decode(
         return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
-def opened(path: str | Image.Image) -> AbstractContextManager[Image.Image]:
+def opened(picture: Picture) -> AbstractContextManager[Image.Image]:
     """Open an image file of one of FORMATS, or give an image as it is."""
     # the caller's stays open
-    if isinstance(path, Image.Image):
-        return nullcontext(path)
+    if isinstance(picture, Image.Image):
+        return nullcontext(picture)
     # opening a pipe would wait forever
-    if not os.path.isfile(path):
+    if not os.path.isfile(picture):
         raise OSError("not a file")
-    return Image.open(path, formats=FORMATS)
+    return Image.open(picture, formats=FORMATS)
 
 
 def image_hash(pixels: bytes | memoryview) -> int:
@@ -287,26 +289,40 @@ Images = Tensor | Rows
 """Images uint8 (N, C, H, W) that need not fit in memory."""
 
 
+def evenly_spaced(count: int, most: int) -> Tensor:
+    """Return int64 (M,), M = min(count, most) of `count` indices; all of them if `most` is 0."""
+    most = min(count, most or count)
+    return torch.arange(most) * count // most
+
+
+@cache
+def constant(
+    values: tuple[float, ...], device: torch.device, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """Return a tensor of constants, made once per device and type: making one waits for a GPU."""
+    # kept for later calls, which may need gradients
+    with torch.inference_mode(False):
+        return torch.tensor(values, dtype=dtype, device=device)
+
+
+@dataclass(frozen=True)
 class Normalization:
     """The model's input is (image - mean) / std, with images from 0 to 1.
 
-    Args:
+    Attributes:
         mean: one number per channel.
         std: one positive number per channel.
     """
 
-    def __init__(self, mean: list[float], std: list[float]):
-        self.mean = mean
-        self.std = std
-        self._columns: dict[tuple[torch.device, torch.dtype], Tensor] = {}
+    mean: list[float]
+    std: list[float]
 
     @classmethod
     def measured_on(cls, images: Images) -> Normalization:
         """Measure it on uint8 images (N, C, H, W), on at most 10,000 of them, evenly spaced."""
         # how often each channel has each of the 256 values; counting makes the result exact
         counts = torch.zeros(images.shape[1], 256, dtype=torch.float64)
-        count = min(len(images), 10_000)
-        chosen = torch.arange(count) * len(images) // count
+        chosen = evenly_spaced(len(images), 10_000)
         # a few images at a time, because each pixel takes 8 bytes here
         at_once = max(2**22 // (images.shape[-2] * images.shape[-1]), 1)
         for part in chosen.split(at_once):
@@ -349,15 +365,8 @@ class Normalization:
 
     def _statistics(self, images: Tensor) -> Tensor:
         """Return mean and std (2, C, 1, 1), of the images' type and on their device."""
-        # sent once: at each step, it would make a GPU wait
-        key = (images.device, images.dtype)
-        if key not in self._columns:
-            # kept for later calls, which may need gradients
-            with torch.inference_mode(False):
-                self._columns[key] = torch.tensor(
-                    [self.mean, self.std], dtype=images.dtype, device=images.device
-                )
-        return self._columns[key][:, :, None, None]  # (2, C, 1, 1)
+        statistics = constant((*self.mean, *self.std), images.device, images.dtype)
+        return statistics.view(2, -1, 1, 1)
 
 
 # ---- For one model -------------------------------------------------------------------------------
@@ -389,7 +398,7 @@ class ModelInputs(Preparation):
         resized = math.floor(height / self.crop_share + 1e-6)
         return Preparation(self.interpolation, height / resized, self.squash)
 
-    def read_images(self, pictures: Sequence[str | Path | Image.Image]) -> Tensor:
+    def read_images(self, pictures: Sequence[Picture]) -> Tensor:
         """Read images as the model's input before `normalize`, in its size and channels.
 
         Args:
@@ -400,8 +409,7 @@ class ModelInputs(Preparation):
         """
         images = []
         for picture in pictures:
-            path = str(picture) if isinstance(picture, Path) else picture
-            content = decode(path, self.image_size, self.prepared, hashed=False)
+            content = decode(picture, self.image_size, self.prepared, hashed=False)
             if isinstance(content, str):
                 if isinstance(picture, Image.Image):
                     raise DataError(content)
@@ -420,26 +428,22 @@ class ModelInputs(Preparation):
         """
         return (255 * self._resize(images)).round().byte()
 
-    def inputs(self, images: Tensor, whole: bool = False) -> Tensor:
+    def inputs(self, images: Tensor) -> Tensor:
         """Turn a data set's images into the model's input, as in training.
 
         Unlike `fit`, it does not round pixels to whole numbers.
 
         Args:
             images: uint8 (B, 3, h, w).
-            whole: ignore `crop_share`, for images that are cropped already.
 
         Returns:
             float32 (B, C, H, W).
         """
-        return self.normalize(self._resize(images, whole))
+        return self.normalize(self._resize(images))
 
-    def _resize(self, images: Tensor, whole: bool = False) -> Tensor:
+    def _resize(self, images: Tensor) -> Tensor:
         """Crop and resize uint8 (B, 3, h, w) as `inputs` says: float32 (B, C, H, W) from 0 to 1."""
-        prepared = self.prepared
-        if whole:
-            prepared = replace(prepared, crop_share=1.0)
-        return to_float(self._in_channels(images), self.image_size, prepared)
+        return to_float(self._in_channels(images), self.image_size, self.prepared)
 
     def _in_channels(self, images: Tensor) -> Tensor:
         """Turn colour or grey images uint8 (B, 3 or 1, h, w) into the model's (B, C, h, w)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator
 from typing import Any, TextIO, TypeVar
 
 from tqdm import tqdm
@@ -104,17 +104,20 @@ def progress_bar(stream: TextIO, line: str, **options: Any) -> Bar:
     return Bar(file=Lines(stream), **options)  # type: ignore[call-overload]
 
 
-def work_bar(title: str, total: int, unit: str) -> Bar:
+def work_bar(title: str, total: int | None, unit: str, items: Iterable[Any] | None = None) -> Bar:
     """Return a bar on stderr that disappears when it is closed.
 
     Args:
         title: the work, in a word or two.
-        total: the number of its parts.
+        total: the number of its parts; None: of `items`, which have a length.
         unit: of the parts, e.g. " images".
+        items: what the bar yields, if it is iterated over.
     """
     # tqdm replaces the names in braces
     line = f"{{desc}}  {{n:,}}/{{total:,}}{unit}  {{elapsed}} elapsed  {{remaining}} left"
-    return progress_bar(sys.stderr, line, desc=title, total=total, unit=unit, leave=False)
+    return progress_bar(
+        sys.stderr, line, iterable=items, desc=title, total=total, unit=unit, leave=False
+    )
 
 
 def track(
@@ -131,10 +134,4 @@ def track(
         total: number of items, if `items` has no length.
         unit: the items' unit, e.g. " images".
     """
-    if total is None:
-        assert isinstance(items, Sized)
-        total = len(items)
-    with work_bar(title, total, unit) as bar:
-        for item in items:
-            yield item
-            bar.update()
+    yield from work_bar(title, total, unit, items)

@@ -35,5 +35,4 @@ class ModelTransform(Transform):
         """Describe the transform, for a printed pipeline."""
         inputs = self.inputs
         shape = (inputs.channels, *inputs.image_size)
-        mean, std = inputs.normalize.mean, inputs.normalize.std
-        return f"to {shape}, {inputs.prepared}, mean {mean}, std {std}"
+        return f"to {shape}, {inputs.prepared}, {inputs.normalize}"

@@ -41,6 +41,8 @@ WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 TRAINED_ON = "trained_on.npy"
 """The hashes of the images that a model was trained on, int64 (M,), in ascending order."""
+NO_IMAGES = torch.empty(0, dtype=torch.int64, device="cpu")
+"""The hashes of no image, int64 (0,)."""
 
 
 # ---- Written -------------------------------------------------------------------------------------
@@ -250,11 +252,6 @@ def timm_config(settings: ViTConfig, origin: Origin) -> dict[str, Any]:
     return config
 
 
-def no_images() -> Tensor:
-    """Return the hashes of no image, int64 (0,)."""
-    return torch.empty(0, dtype=torch.int64)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Origin(ModelInputs):
     """Where a model came from and how its input is made: its `origin`, once trained or loaded.
@@ -276,7 +273,7 @@ class Origin(ModelInputs):
     class_names: tuple[str, ...] = ()
     data: str = ""
     data_content_hash: str = ""
-    trained_on: Tensor = field(default_factory=no_images, repr=False, compare=False)
+    trained_on: Tensor = field(default=NO_IMAGES, repr=False, compare=False)
     format: str = NAME
     details: dict[str, Any] = field(default_factory=dict)
     report: Any = None

@@ -124,7 +124,7 @@ def test_distances_over_a_data_set(models, shown, drawn):
     numbers = drawn("encoder --data data --count 2 --method distance")
     assert (int(numbers["images"]), numbers["layers"].tolist()) == (2, [0, 1, 2])
     model, *_ = shown("encoder")
-    (files,) = list_folder(models / "data").values()
+    (files,) = list_folder(models / "data")[0].values()
     paths = [models / "data" / files[number][1] for number in spread(len(files), 2)]
     inputs = model.origin.normalize(to_float(model.origin.read_images(paths), (12, 16)))
     means = attention_statistics(model, [inputs])

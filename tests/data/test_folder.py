@@ -122,8 +122,8 @@ def test_order_is_imagefolders(tmp_path):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"")
     reference = ImageFolder(str(tmp_path))
-    unused: list[str] = []
-    (files,) = folder.list_folder(tmp_path, unused).values()
+    splits, unused = folder.list_folder(tmp_path)
+    (files,) = splits.values()
     assert [str(tmp_path / name) for _, name in files] == [path for path, _ in reference.samples]
     assert sorted({class_name for class_name, _ in files}) == reference.classes
     assert {*IMG_EXTENSIONS, ".gif", ".jfif", ".jpe"} == {*folder.EXTENSIONS}
@@ -362,7 +362,7 @@ def test_of_two_processes_that_build_one_cache_one_is_killed(root, decoded):
     original = inputs.decode
 
     def build(decoding: Event) -> None:
-        def slow(*how: object) -> tuple[bytes, int] | str:
+        def slow(*how: object) -> tuple[bytes, int, str] | str:
             decoding.set()
             while not (root.parent / "go").exists():
                 time.sleep(0.01)

@@ -201,6 +201,12 @@ def test_held_out_images_are_not_trained_on_and_the_test_images_are_not_there(ro
         assert data.facts["whole_content_hash"] == whole != data.content_hash
     with pytest.raises(DataError, match="val_size 60 leaves none of the 60 training images"):
         load(root, val_size=60)
+    # of images that a model has seen, it holds out the others
+    seen = load(root).train.image_hashes[:40]
+    cache = str(root.parent / "cache")
+    config = DataConfig(source="folder", root=str(root), cache=cache, val_size=60)
+    data = load_data(config, (4, 4), trained_on=seen)
+    assert torch.equal(data.train.image_hashes, seen)
 
 
 def test_a_share_of_the_labels_is_a_share_of_the_training_images_that_remain(root):

@@ -173,6 +173,14 @@ def test_bad_items_are_left_out_on_request_but_no_item_with_a_bad_label(load):
     data = load(Named(items[:2]), Named(items[:2]))
     assert data.train.labels.tolist() == [0, 1]
 
+    class Fewer(Named):
+        classes = ("ox", "crane")
+
+    # the third of two classes is not the third of the training data's
+    Named.classes = ("crane", "ox", "crane")
+    with pytest.raises(DataError, match="the 3 classes are numbered from 0"):
+        load(Named(items), Fewer(items))
+
 
 # --- Hugging Face --------------------------------------------------------------------------------
 

@@ -80,7 +80,7 @@ def test_each_operation_is_pillows(name, strength):
 
 def test_a_batch_is_what_its_images_drew():
     images = pictures(40)
-    operations, strengths = draw_operations(40, 2, 9.0, seeded(1))
+    operations, strengths = draw_operations(40, 2, seeded(1))
     before = images.clone()
     varied = rand_augment(images, operations, strengths)
     assert torch.equal(images, before)
@@ -95,7 +95,7 @@ def test_a_batch_is_what_its_images_drew():
 
 
 def test_draws_follow_their_distributions():
-    operations, strengths = draw_operations(20_000, 2, 9.0, seeded())
+    operations, strengths = draw_operations(20_000, 2, seeded())
     applied = operations >= 0
     assert applied.float().mean() == pytest.approx(0.5, abs=0.01)
     counts = torch.bincount(operations[applied], minlength=len(OPERATIONS))

@@ -62,7 +62,10 @@ def test_snapshots_begin_at_the_start_and_end_at_the_end_and_are_closer_at_first
 
 def trained(config: Config, **settings: object) -> Run:
     measured = {"data.val_size": 1, "run.val_every": 2}
-    run = setup(changed(config, measured | settings), replace(dataset(16, 9), held_out=True))
+    run = setup(
+        changed(config, measured | settings),
+        replace(dataset(16, 9), tested_on="held-out training images"),
+    )
     for _ in train_steps(run):
         pass
     return run

@@ -164,7 +164,7 @@ def test_held_out_images_that_the_checkpoint_may_have_been_taught_are_said(mae, 
     data = dataset()
     # another part of the training images is held out now
     some = data.test.subset(torch.tensor([0, 1, 2]))
-    held_out = replace(data, test=some, held_out=True, is_chosen=True)
+    held_out = replace(data, test=some, is_chosen=True)
     classifier(tmp_path / "same", data_content_hash=held_out.content_hash)
     classifier(tmp_path / "other", data_content_hash=data.content_hash)
 

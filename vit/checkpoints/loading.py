@@ -36,7 +36,7 @@ from vit.inputs import INTERPOLATIONS, Normalization
 from vit.load_options import LoadOptions
 from vit.mae import Model
 from vit.pretrained import located
-from vit.weights import NAME, Origin, build_model, no_images
+from vit.weights import NAME, NO_IMAGES, Origin, build_model
 
 ADVICE = (
     "num_classes 0 leaves the head out, part encoder what is not the encoder; name tensors, or "
@@ -365,7 +365,7 @@ def origin_of(network: Network) -> Origin:
         class_names = hints.class_names
 
     # the training images; in others' files, anything may have this name
-    trained_on = no_images()
+    trained_on = NO_IMAGES
     if usual.name == NAME and "trained_on" in source.values:
         trained_on = torch.tensor(source.values["trained_on"], dtype=torch.int64)
 

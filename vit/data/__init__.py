@@ -6,7 +6,6 @@ import hashlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,9 +34,9 @@ class ImageSet:
         labels: int64 (N,), an index into `class_names`; -1 for no label.
         class_names: empty for images without labels.
         content_hash: 16 hexadecimal digits that identify exactly these images and labels.
+        image_hashes: int64 (N,), a hash of each image's pixels before any resize: copies have one.
         skipped: paths of unreadable files, left out on request.
         notes: lines for the user on choices made automatically.
-        known_hashes: `image_hashes`, where a cache holds them; None: they are yet to be computed.
         files: of each image its file within the folder; empty if they come from elsewhere.
     """
 
@@ -45,23 +44,20 @@ class ImageSet:
     labels: Tensor
     class_names: tuple[str, ...]
     content_hash: str
+    image_hashes: Tensor
     skipped: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    known_hashes: Tensor | None = None
     files: tuple[str, ...] = ()
+
+    @classmethod
+    def in_memory(cls, images: Tensor, labels: Tensor, class_names: tuple[str, ...]) -> ImageSet:
+        """Return images uint8 (N, C, H, W) with labels int64 (N,) as a set, with their hashes."""
+        hashes = [image_hash(pixels.data) for part in _in_parts(images) for pixels in part]
+        identity = content_hash(images, labels)
+        return cls(images, labels, class_names, identity, torch.tensor(hashes))
 
     def __len__(self) -> int:
         return len(self.images)
-
-    @cached_property
-    def image_hashes(self) -> Tensor:
-        """Return int64 (N,), a hash of each image's pixels before any resize: copies have one."""
-        if self.known_hashes is not None:
-            return self.known_hashes
-        hashes = []
-        for part in _in_parts(self.images):
-            hashes += [image_hash(pixels.data) for pixels in part]
-        return torch.tensor(hashes)
 
     @property
     def label_names(self) -> list[str]:
@@ -95,23 +91,23 @@ class ImageSet:
             images=images,
             labels=labels,
             content_hash=content_hash(identified, labels),
-            known_hashes=hashes,
+            image_hashes=hashes,
             files=tuple(self.files[number] for number in numbers.tolist()) if self.files else (),
         )
 
 
 def content_hash(images: Images, labels: Tensor) -> str:
-    """Return 16 hexadecimal digits of the SHA-256 over shape, pixels and labels."""
+    """Return 16 hexadecimal digits of the SHA-256 over shape, pixels and labels, int64 (N,)."""
     digest = hashlib.sha256(repr(tuple(images.shape)).encode())
     for part in _in_parts(images):
         digest.update(part.data)
-    digest.update(labels.to(torch.int64).contiguous().numpy().data)
+    digest.update(labels.numpy().data)
     return digest.hexdigest()[:16]
 
 
 def _in_parts(images: Images) -> Iterator[np.ndarray]:
     """Yield 16 MB of images at a time, because memory-mapped ones need not fit in memory."""
-    count = max(2**24 // max(math.prod(images.shape[1:]), 1), 1)
+    count = max(2**24 // math.prod(images.shape[1:]), 1)
     for start in range(0, len(images), count):
         yield images[start : start + count].contiguous().numpy()
 
@@ -124,7 +120,8 @@ class Dataset:
         name: the data's name in every output.
         source: a name in `data.source`.
         warning: for the user, if the data is not what the settings say.
-        held_out: whether `test` is a part of the training images, to choose settings by.
+        tested_on: the kind of images in `test`, as text: "test images", or "held-out training
+            images", to choose settings by.
         is_chosen: whether `test` was chosen here, among images of a single split.
         prepared: whether the images already are a model's input, by its `Preparation`.
         whole_content_hash: of both splits before `val_size` and `labels` removed images; "": they
@@ -137,7 +134,7 @@ class Dataset:
     train: ImageSet
     test: ImageSet
     warning: str | None = None
-    held_out: bool = False
+    tested_on: str = "test images"
     is_chosen: bool = False
     prepared: bool = False
     whole_content_hash: str = ""
@@ -153,13 +150,6 @@ class Dataset:
         """Name, counts and image hash on one line."""
         counts = f"{len(self.train):,} training and {self.tested}"
         return f"{self.name}: {counts}, image hash {self.content_hash}"
-
-    @property
-    def tested_on(self) -> str:
-        """The kind of images in `test`, as text."""
-        if self.held_out:
-            return "held-out training images"
-        return "test images"
 
     @property
     def tested(self) -> str:

@@ -21,8 +21,7 @@ from torch import Tensor
 
 from vit.data.draws import CROP_PADDING, Draws
 from vit.data.randaugment import rand_augment
-from vit.device import constant
-from vit.inputs import cut_to_shape, to_float
+from vit.inputs import constant, cut_to_shape, to_float
 from vit.patches import patchify, unpatchify
 
 if TYPE_CHECKING:

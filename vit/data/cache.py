@@ -44,9 +44,9 @@ logger = logging.getLogger(__name__)
 
 Size = tuple[int, int]
 """(width, height) of a source image, or (h, w) of stored images."""
-Decoded = tuple[str, tuple[bytes, int] | str, int]
-"""An image's name; its pixels, uint8 (3, h, w), and its hash, or why it has none; its label, or
--1."""
+Decoded = tuple[str, tuple[bytes, int, str] | str, int]
+"""An image's name; its pixels, uint8 (3, h, w), its hash and a remark or "", or why it has none;
+its label, or -1."""
 
 
 def cached(
@@ -54,7 +54,7 @@ def cached(
     shaping: object,
     count: int,
     size_of: Callable[[int], Size | None],
-    decode: Callable[[Size, list[str]], Generator[Decoded]],
+    decode: Callable[[Size], Generator[Decoded]],
     image_size: Size,
     size: Size | None,
     on_bad_image: str,
@@ -68,8 +68,7 @@ def cached(
         count: number of source images.
         size_of: number of a source image -> its size, None if unknown; asked only if `size` is to
             be chosen.
-        decode: ((h, w), remarks) -> all images, in order. Its remarks on images become notes, with
-            the number of images.
+        decode: (h, w) -> all images, in order. Its remarks become notes, with the number of images.
         image_size: (H, W) of the model's input.
         size: (h, w) of the images; None: up to `DETAIL` times the input, if half of the source
             images have that, and no image is enlarged beyond the input.
@@ -97,14 +96,13 @@ def cached(
         scale = max(1.0, min(DETAIL, median_high(details or [1.0])))
         size = (round(height * scale), round(width * scale))
     # the decoder ends, also at an error; Pillow's warnings name no file
-    remarks: list[str] = []
     with (
         replacing(path) as unfinished,
-        closing(decode(size, remarks)) as decoded,
+        closing(decode(size)) as decoded,
         warnings.catch_warnings(action="ignore"),
         whole_pictures(),
     ):
-        _write(unfinished, key, count, decoded, size, on_bad_image, remarks)
+        _write(unfinished, key, count, decoded, size, on_bad_image)
     _, images = _read(path)
     if shaping is None:
         # the map keeps the content
@@ -116,9 +114,7 @@ def cache_path(
     folder: Path, origin: str, split: str, image_size: Size, prepared: Preparation = OWN
 ) -> Path:
     """Return a readable file name, unique to origin (folder or name), split, size, preparation."""
-    identity: tuple[object, ...] = (origin, split, image_size)
-    if prepared != OWN:
-        identity += (prepared,)
+    identity = (origin, split, image_size, prepared)
     digest = hashlib.sha256(repr(identity).encode()).hexdigest()[:12]
     stem = re.sub(r"[^A-Za-z0-9._-]+", "_", Path(origin).name)[:40]
     return folder / f"{stem}-{split}-{image_size[0]}x{image_size[1]}-{digest}.npy"
@@ -140,22 +136,23 @@ def _write(
     decoded: Iterable[Decoded],
     size: Size,
     on_bad_image: str,
-    remarks: list[str],
 ) -> None:
     """Write pixels as a stream, because a full disk would kill a process that writes to a map."""
     labels: list[int] = []
     hashes: list[int] = []
     skipped: list[str] = []
+    remarks: Counter[str] = Counter()
     with path.open("wb") as file:
         # NumPy's header has room for another number of images
         header = {"descr": "|u1", "fortran_order": False, "shape": (count, 3, *size)}
         npy.write_array_header_1_0(file, header)
         for name, content, label in track(decoded, "decoding", count, " images"):
             if isinstance(content, tuple):
-                pixels, hashed = content
+                pixels, image_hash, remark = content
                 file.write(pixels)
                 labels.append(label)
-                hashes.append(hashed)
+                hashes.append(image_hash)
+                remarks[remark] += 1
                 continue
             problem = one_line(f"{name}: not a readable image ({content})")
             if on_bad_image == "stop":
@@ -168,7 +165,7 @@ def _write(
         file.seek(0)
         npy.write_array_header_1_0(file, header | {"shape": (len(labels), 3, *size)})
     identity = content_hash(torch.from_numpy(np.load(path, "r")), torch.tensor(labels))
-    notes = [f"{remark}: {count:,}" for remark, count in Counter(remarks).items()]
+    notes = [f"{remark}: {count:,}" for remark, count in remarks.items() if remark]
     with path.open("ab") as file:
         file.write(json.dumps([key, labels, identity, skipped, notes, hashes]).encode())
 
@@ -191,7 +188,7 @@ def _read(path: Path) -> tuple[str, ImageSet]:
         torch.tensor(labels),
         (),
         identity,
+        torch.tensor(hashes),
         tuple(skipped),
         tuple(notes),
-        known_hashes=torch.tensor(hashes),
     )

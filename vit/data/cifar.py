@@ -18,7 +18,7 @@ from torchvision.datasets.utils import check_integrity, extract_archive
 
 from vit.atomic import replacing
 from vit.config import DataConfig
-from vit.data import ImageSet, content_hash
+from vit.data import ImageSet
 from vit.data.folder import is_image
 from vit.errors import DataError
 from vit.progress import track
@@ -65,7 +65,7 @@ def fetch_cifar(name: str, root: Path, download: bool) -> str:
         return f"{problem}, and data.download is false"
 
     # From the first host that sends the right bytes; it appears whole or not at all
-    failures: list[tuple[str | None, Exception]] = []
+    failures = []
     root.mkdir(parents=True, exist_ok=True)
     for url in (*MIRRORS, cifar.url):
         url = url.format(name=name, file=archive.name)
@@ -76,19 +76,13 @@ def fetch_cifar(name: str, root: Path, download: bool) -> str:
                     raise OSError("wrong content")
             return ""
         except (OSError, http.client.HTTPException) as error:
-            failures.append((urlsplit(url).hostname, error))
-            if not has_no_name(error):
-                logger.warning("%s: %r", url, error)
-    # Without a network no host name is found: one reason for all
-    reason = "no connection"
-    if not all(has_no_name(error) for _, error in failures):
-        reason = "; ".join(f"{host}: {error!r}" for host, error in failures)
+            # without a network no host's name is found: then one reason stands for all
+            if isinstance(getattr(error, "reason", None), gaierror):
+                continue
+            logger.warning("%s: %r", url, error)
+            failures.append(f"{urlsplit(url).hostname}: {error!r}")
+    reason = "; ".join(failures) or "no connection"
     return f"{problem} and could not be downloaded ({reason})"
-
-
-def has_no_name(error: Exception) -> bool:
-    """Return whether a host's name was not found."""
-    return isinstance(getattr(error, "reason", None), gaierror)
 
 
 def _copy(url: str, path: Path) -> None:
@@ -128,6 +122,5 @@ def load_cifar(name: str, root: Path) -> tuple[ImageSet, ImageSet]:
         # (N, 32, 32, 3) -> (N, 3, 32, 32)
         images = torch.from_numpy(split.data).permute(0, 3, 1, 2).contiguous()
         labels = torch.tensor(split.targets, dtype=torch.int64)
-        classes = tuple(split.classes)
-        splits.append(ImageSet(images, labels, classes, content_hash(images, labels)))
+        splits.append(ImageSet.in_memory(images, labels, tuple(split.classes)))
     return splits[0], splits[1]

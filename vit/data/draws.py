@@ -74,8 +74,7 @@ class Draws(NamedTuple):
 
     def rows(self, rows: slice | Tensor) -> Draws:
         """Return the draws of some of the images."""
-        fields = {name: x[rows] for name, x in self._asdict().items() if x is not None}
-        return Draws(**fields)
+        return Draws(*(None if x is None else x[rows] for x in self))
 
     def shard(self, rank: int, count: int) -> Draws:
         """Return the draws of the rows that process `rank` of `count` computes.
@@ -137,11 +136,10 @@ def draw_step(config: Config, step: int, count: int, masked: bool) -> Draws:
     draws = {"indices": indices, "flip": torch.rand(batch, generator=generator) < augment.flip}
     if augment.rand_augment:
         draws["operations"], draws["strengths"] = draw_operations(
-            batch, augment.rand_augment, RAND_MAGNITUDE, generator
+            batch, augment.rand_augment, generator
         )
     if augment.crop == "resized":
-        # in fractions of the image's own shape, whatever it is: hence a size of (1, 1)
-        draws["crop"] = crop_boxes(batch, (1, 1), augment.crop_scale, CROP_RATIO, generator)
+        draws["crop"] = crop_boxes(batch, augment.crop_scale, generator)
     elif augment.crop == "pad":
         draws["shift"] = torch.randint(0, 2 * CROP_PADDING + 1, (2, batch), generator=generator).T
     if augment.color_jitter or augment.grayscale:
@@ -173,33 +171,26 @@ def draw_step(config: Config, step: int, count: int, masked: bool) -> Draws:
 # --- one purpose each ----------------------------------------------------------------------------
 
 
-def crop_boxes(
-    batch: int,
-    size: tuple[int, int],
-    scale: tuple[float, float],
-    ratio: tuple[float, float],
-    generator: Generator,
-) -> Tensor:
+def crop_boxes(batch: int, scale: tuple[float, float], generator: Generator) -> Tensor:
     """Draw boxes inside an image as Inception's crop does (Szegedy et al. 2015).
 
     Args:
         batch: B.
-        size: (H, W) of the image, of which only the ratio counts.
-        scale: smallest and largest fraction of the area, which is uniform between them.
-        ratio: smallest and largest width / height, which is log-uniform between them.
+        scale: smallest and largest fraction of the area, which is uniform between them; width /
+            height is log-uniform between those of CROP_RATIO.
         generator: the only source of randomness.
 
     Returns:
-        float32 (B, 4): top, left, height, width as fractions of the image. A side longer than the
-        image is shortened to it (instead of drawing again, which a batch cannot do at once).
+        float32 (B, 4): top, left, height, width as fractions of the image, whatever its shape. A
+        side longer than the image is shortened to it (instead of drawing again, which a batch
+        cannot do at once).
     """
     draws = torch.rand(batch, 4, generator=generator)
     area = scale[0] + (scale[1] - scale[0]) * draws[:, 0]
 
-    # width / height, first in pixels, then in fractions of the image
-    low = math.log(ratio[0])
-    high = math.log(ratio[1])
-    aspect = (low + (high - low) * draws[:, 1]).exp() * size[0] / size[1]
+    # width / height
+    low, high = map(math.log, CROP_RATIO)
+    aspect = (low + (high - low) * draws[:, 1]).exp()
     height = (area / aspect).sqrt().clamp(max=1)
     width = (area * aspect).sqrt().clamp(max=1)
 
@@ -209,13 +200,11 @@ def crop_boxes(
     return torch.stack([top, left, height, width], dim=1)
 
 
-def draw_operations(
-    batch: int, count: int, magnitude: float, generator: Generator
-) -> tuple[Tensor, Tensor]:
+def draw_operations(batch: int, count: int, generator: Generator) -> tuple[Tensor, Tensor]:
     """Draw RandAugment's operations: n = `count` per image, each applied with probability 1/2.
 
-    Strengths are normally distributed around `magnitude`, with standard deviation 0.5, and clamped
-    to 0 to 10; the sign of each is random.
+    Strengths are normally distributed around RAND_MAGNITUDE, with standard deviation 0.5, and
+    clamped to 0 to 10; the sign of each is random.
 
     Returns:
         operations: int64 (B, n), an index into OPERATIONS, perhaps repeated; -1 for none.
@@ -223,7 +212,8 @@ def draw_operations(
     """
     order = torch.randint(len(OPERATIONS), (count, batch), generator=generator)
     applied = torch.rand(count, batch, generator=generator) < 0.5
-    strength = (magnitude + 0.5 * torch.randn(count, batch, generator=generator)).clamp(0, 10) / 10
+    strength = RAND_MAGNITUDE + 0.5 * torch.randn(count, batch, generator=generator)
+    strength = strength.clamp(0, 10) / 10
     sign = 1 - 2 * (torch.rand(count, batch, generator=generator) < 0.5).float()
     return torch.where(applied, order, -1).T, (strength * sign).T  # (n, B) -> (B, n)
 

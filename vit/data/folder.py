@@ -57,8 +57,7 @@ def load_folder(
         train, test: uint8 images (N, 3, h, w), int64 labels, both with the training images' class
             names; a note of `train` says which files are not used. None without a test split.
     """
-    unused: list[str] = []
-    splits = list_folder(root, unused)
+    splits, unused = list_folder(root)
     train_files, *test_files = splits.values()
     class_names = tuple(sorted({class_name for class_name, _ in train_files} - {""}))
     label_of = {name: label for label, name in enumerate(class_names)} or {"": -1}
@@ -82,7 +81,7 @@ def load_folder(
             (class_names, prepared, files, list(map(times_of, paths))),
             len(files),
             lambda number: inputs.size_of(paths[number]),
-            lambda size, remarks: _decoded(paths, labels, size, prepared, remarks),
+            lambda size: _decoded(paths, labels, size, prepared),
             image_size,
             size,
             on_bad_image,
@@ -132,7 +131,7 @@ def _notes_on_unused(
 
 
 def _decoded(
-    paths: list[str], labels: list[int], size: Size, prepared: Preparation, remarks: list[str]
+    paths: list[str], labels: list[int], size: Size, prepared: Preparation
 ) -> Generator[Decoded]:
     """Yield the pixels of files, in order, decoded in threads.
 
@@ -145,16 +144,16 @@ def _decoded(
         for start in range(0, len(paths), AT_ONCE):
             part = slice(start, start + AT_ONCE)
             files = paths[part]
-            pixels = pool.map(lambda path: inputs.decode(path, size, prepared, remarks), files)
+            pixels = pool.map(lambda path: inputs.decode(path, size, prepared), files)
             yield from zip(files, pixels, labels[part], strict=True)
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def list_folder(root: Path, unused: list[str] | None = None) -> dict[str, list[File]]:
-    """Return the files by split folder, "train" and "test" or "val"; without split folders, by "".
+def list_folder(root: Path) -> tuple[dict[str, list[File]], list[str]]:
+    """Return the files by split folder, and the paths of those that are left out.
 
-    `unused` gets the files that are left out.
+    The splits are "train" and "test" or "val"; without split folders, "".
     """
     if not root.is_dir():
         raise DataError(f"{root}: no such folder; set data.root to your folder of images")
@@ -165,7 +164,7 @@ def list_folder(root: Path, unused: list[str] | None = None) -> dict[str, list[F
     splits: dict[str, list[File]] = {name: [] for name in present[:2] or [""]}
 
     # Each file by its first folder, if that is a split, and the next, which is its class
-    left_out = [] if unused is None else unused
+    unused: list[str] = []
     for path in walk(root):
         name = path.relative_to(root).as_posix()
         folders = name.split("/")[:-1]
@@ -175,13 +174,13 @@ def list_folder(root: Path, unused: list[str] | None = None) -> dict[str, list[F
         if split in splits and is_image(path):
             splits[split].append((class_key(class_name), name))
         elif split in splits or is_image(path):
-            left_out.append(name)
+            unused.append(name)
     for split, files in splits.items():
         if not files:
             raise DataError(f"{root / split}: no images; searched it for {' '.join(EXTENSIONS)}")
         # beside class folders, images of no class are none
         if any(class_name for class_name, _ in files):
-            left_out += [name for class_name, name in files if not class_name]
+            unused += [name for class_name, name in files if not class_name]
             files = [file for file in files if file[0]]
         place = _further_down(split, {os.path.dirname(name) for _, name in files})
         # training and test images side by side are a data set, but for train/train and test/test
@@ -194,7 +193,7 @@ def list_folder(root: Path, unused: list[str] | None = None) -> dict[str, list[F
             raise DataError(f"{root}: {problem}")
         # by class, then folder, then name: the order in which torchvision's ImageFolder walks
         splits[split] = sorted(files, key=lambda file: (file[0], *file[1].rpartition("/")))
-    return splits
+    return splits, unused
 
 
 def _further_down(split: str, folders: set[str]) -> Path | None:

@@ -17,6 +17,7 @@ from vit.config import BUILT_IN
 from vit.data import Dataset, ImageSet
 from vit.data.draws import make_generator
 from vit.errors import DataError
+from vit.inputs import evenly_spaced
 
 NAMED_CLASSES = 12
 """The most classes that a note names."""
@@ -29,12 +30,6 @@ TEST_SHARE = 0.1
 # --- a few of many --------------------------------------------------------------------------------
 
 
-def evenly_spaced(count: int, most: int) -> Tensor:
-    """Return int64 (M,), M = min(count, most) of `count` indices; all of them if `most` is 0."""
-    most = min(count, most or count)
-    return torch.arange(most) * count // most
-
-
 def spread(count: int, most: int, source: str = "folder") -> Tensor:
     """Return int64 (M,), M = min(count, most) of the indices of a source's images; 0: all of them.
 
@@ -45,7 +40,7 @@ def spread(count: int, most: int, source: str = "folder") -> Tensor:
     starts = evenly_spaced(count, most)
     if source in BUILT_IN:
         return starts
-    lengths = torch.cat([starts[1:], torch.tensor([count])]) - starts
+    lengths = starts.diff(append=torch.tensor([count]))
     shares = torch.rand(len(starts), generator=make_generator(0, "spread"))
     return starts + (shares * lengths).long()
 
@@ -88,7 +83,7 @@ def hold_out(
     place = places(image_hashes, purpose, seed)
     # (classes,), the first of them "no label"; a class without images keeps -1, which is no place
     classes = labels + 1
-    unset = torch.full((int(classes.max()) + 1,), -1.0, dtype=place.dtype)
+    unset = place.new_full((int(classes.max()) + 1,), -1)
     lowest = unset.scatter_reduce(0, classes, place, "amin", include_self=False)
     highest = unset.scatter_reduce(0, classes, place, "amax", include_self=False)
     # copies have one place

@@ -64,7 +64,7 @@ def load_datasets(
             _shaping(dataset, columns, class_names),
             len(dataset),
             lambda row: _size(dataset, row, columns),
-            lambda size, remarks: _decoded(dataset, columns, class_names, size, name, remarks),
+            lambda size: _decoded(dataset, columns, class_names, size, name),
             image_size,
             size,
             config.on_bad_image,
@@ -196,33 +196,32 @@ def _decoded(
     class_names: tuple[str, ...],
     size: Size,
     name: str,
-    remarks: list[str],
 ) -> Generator[Decoded]:
     """Yield all items, their labels numbered as the training data's classes."""
-    # by name, if the test data's classes have another order; else two may have one name, as in
+    # by name only if the test data's classes have another order: two may have one name, as in
     # ImageNet the crane that flies and the one that lifts
     names = columns[2]
-    label_of = {class_name: label for label, class_name in enumerate(class_names or names)}
-    number_of = {number: label_of[class_name] for number, class_name in enumerate(names)}
-    if names == (class_names or names):
-        number_of = {number: number for number in range(len(names))}
+    number_of: dict[int, int] = {}
+    if class_names and names != class_names:
+        label_of = {class_name: label for label, class_name in enumerate(class_names)}
+        number_of = {number: label_of[class_name] for number, class_name in enumerate(names)}
     for row in range(len(dataset)):
         title = f"{name}: item {row}"
         # another's data set may raise anything: then the item is unreadable
         try:
             picture, label = _read(dataset, row, columns)
             content = inputs.decode(picture, size)
-            if row < READ_AGAIN:
+            if row < READ_AGAIN and isinstance(content, tuple):
                 picture, _ = _read(dataset, row, columns)
                 if content != inputs.decode(picture, size):
-                    remarks.append(CHANGING)
+                    content = (*content[:2], CHANGING)
         except Exception as error:
             yield title, f"{type(error).__name__}: {error}", -1
             continue
 
         # a wrong label is no reason to leave an image out
         number = -1 if label is None else max(operator.index(label), -1)
-        if names and number >= 0:
+        if number_of and number >= 0:
             # one outside of its own classes is none of the training data's either
-            number = number_of.get(number, max(number, len(label_of)))
+            number = number_of.get(number, max(number, len(class_names)))
         yield title, content, number

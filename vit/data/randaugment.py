@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vit.device import constant
+from vit.inputs import constant
 
 Entries = dict[tuple[int, int], Tensor]
 """Entries of a matrix, by row and column."""
@@ -39,31 +39,30 @@ def rand_augment(images: Tensor, operations: Tensor, strengths: Tensor) -> Tenso
     """
     images = images.clone()
     augment_all = _augment_members if images.device.type == "cpu" else _augment_all
-    for numbers, strength in zip(operations.T, strengths.T, strict=True):
-        images = augment_all(images, numbers, strength)
+    levels = strengths.T[..., None, None, None]  # (n, B, 1, 1, 1)
+    for numbers, level in zip(operations.T, levels, strict=True):
+        images = augment_all(images, numbers, level)
     return images
 
 
-def _augment_members(images: Tensor, numbers: Tensor, strength: Tensor) -> Tensor:
+def _augment_members(images: Tensor, numbers: Tensor, level: Tensor) -> Tensor:
     """Apply one operation to each image: each to those that drew it."""
     for number, operation in enumerate(OPERATIONS.values()):
         members = (numbers == number).nonzero()[:, 0]  # (b,)
         if len(members):
-            level = strength[members][:, None, None, None]
-            images[members] = operation(images[members], level)
+            images[members] = operation(images[members], level[members])
     return images
 
 
-def _augment_all(images: Tensor, numbers: Tensor, strength: Tensor) -> Tensor:
+def _augment_all(images: Tensor, numbers: Tensor, level: Tensor) -> Tensor:
     """Apply one operation to each image: each to all, and those that drew it keep the result.
 
     A GPU computes this faster than lists of images, for whose lengths the host would have to wait.
     The moves are one sampling, each image by its own matrix.
     """
     numbers = numbers[:, None, None, None]  # (B, 1, 1, 1)
-    level = strength[:, None, None, None]
     result = images
-    entries: dict[tuple[int, int], Tensor] = {}
+    entries: Entries = {}
     is_moved = torch.zeros_like(numbers, dtype=torch.bool)
     for number, (name, operation) in enumerate(OPERATIONS.items()):
         is_drawn = numbers == number

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from vit.config import DataConfig, user_path
-from vit.data import Dataset, ImageSet, content_hash
+from vit.data import Dataset, ImageSet
 from vit.data.folder import load_folder
 from vit.data.images import (
     counts_of_classes,
@@ -24,7 +24,7 @@ from vit.data.images import (
 )
 from vit.errors import DataError
 from vit.inputs import OWN, Preparation
-from vit.weights import class_key
+from vit.weights import NO_IMAGES, class_key
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ def load_data(
     dataset: Any = None,
     test_dataset: Any = None,
     prepared: Preparation = OWN,
-    trained_on: Tensor | None = None,
+    trained_on: Tensor = NO_IMAGES,
 ) -> Dataset:
     """Load the images of `config.source`; apply `limit`, `val_size` and `labels`.
 
@@ -109,15 +109,15 @@ def load_data(
     if 0 < config.limit < len(test):
         test = test.subset(spread(len(test), config.limit, source))
     whole_content_hash = f"{train.content_hash}-{test.content_hash}"
+    tested_on = "test images"
     if config.val_size:
-        held_out = torch.ones(len(train), dtype=torch.bool)
-        if trained_on is not None:
-            held_out = ~torch.isin(train.image_hashes, trained_on)
+        tested_on = "held-out training images"
+        held_out = ~torch.isin(train.image_hashes, trained_on)
         unseen = int(held_out.sum())
         problem = ""
         if not unseen:
             problem = f"the model was trained on all {len(train):,} training images"
-        elif config.val_size >= len(train):
+        elif min(config.val_size, unseen) >= len(train):
             left = f"none of the {len(train):,} training images"
             problem = f"val_size {config.val_size:,} leaves {left}"
         if problem:
@@ -145,7 +145,7 @@ def load_data(
         train=train,
         test=test,
         warning=warning,
-        held_out=config.val_size > 0,
+        tested_on=tested_on,
         is_chosen=config.val_size > 0 or (is_own and splits[1] is None),
         prepared=source == "folder" and prepared != OWN,
         whole_content_hash=whole_content_hash,
@@ -163,4 +163,4 @@ def load_scenes(count: int, split: Literal["train", "test"]) -> ImageSet:
     from vit.scenes import CLASS_NAMES, draw_scenes, scene_indices
 
     images, labels, _ = draw_scenes(scene_indices(count, split), SCENES_SEED)
-    return ImageSet(images, labels, CLASS_NAMES, content_hash(images, labels))
+    return ImageSet.in_memory(images, labels, CLASS_NAMES)

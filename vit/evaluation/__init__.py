@@ -18,7 +18,7 @@ import statistics
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import product
 from typing import Any, cast
 
@@ -137,7 +137,10 @@ def evaluate(
     if unknown:
         raise ConfigError(f"methods are some of {', '.join(METHODS)}, got {', '.join(unknown)}")
     options = options or Options()
-    prepare = partial(model.origin.inputs, whole=data.prepared)
+    origin = model.origin
+    if data.prepared:
+        # the images are cropped already
+        origin = replace(origin, crop_share=1.0)
     compute = compute or Compute(next(model.parameters()).device)
 
     # k-NN searches in some training images; without a probe, the others' features are not needed
@@ -153,7 +156,7 @@ def evaluate(
     # k-NN needs only the last layer's
     depth = len(model.encoder.blocks) if "linear" in methods else 1
     choices = choices_of_layers(depth, options.every_layer)
-    measures = _Measures(model, data, prepare, compute, options, choices)
+    measures = _Measures(model, data, origin.inputs, compute, options, choices)
     results = {}
     seconds = {}
     for name in names:
@@ -186,7 +189,7 @@ class _Measures:
             train,
             images=torch.cat([train.images[:], test.images[:]]),
             labels=torch.cat([train.labels, test.labels]),
-            known_hashes=torch.cat([train.image_hashes, test.image_hashes]),
+            image_hashes=torch.cat([train.image_hashes, test.image_hashes]),
             files=(),
         )
         return [whole]

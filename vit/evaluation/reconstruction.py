@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -119,7 +121,8 @@ def reconstruct(model: MaskedAutoencoder, images: Tensor, mask: Mask) -> Tensor:
     """
     embed = model.encoder.patch_embed
     device = next(model.parameters()).device
-    inputs = model.origin.inputs(images.to(device), whole=True)
+    origin = replace(model.origin, crop_share=1.0)
+    inputs = origin.inputs(images.to(device))
     mask = mask.to(device)
     with eval_mode(model):
         prediction = model(inputs, mask)  # (B, L, P)

@@ -38,8 +38,7 @@ def of_data(
     if config.source != "folder":
         return _of_data_set(config, image_size, count, both_splits)
     folder = user_path(config.root)
-    unused: list[str] = []
-    files_of = list_folder(folder, unused)
+    files_of, unused = list_folder(folder)
     _warn_of_unused(config.root, unused)
     if not both_splits:
         # the last split is the test split, or the only one
@@ -158,7 +157,7 @@ def _chosen(paths: Sequence[str | Path], count: int, on_bad_image: OnBadImage) -
     readable = []
     for number in track(numbers, "checking", unit=" images"):
         # a small size, because the pixels are not used
-        content = decode(str(paths[number]), (8, 8), hashed=False)
+        content = decode(paths[number], (8, 8), hashed=False)
         if isinstance(content, tuple):
             readable.append(number)
         else:

@@ -14,8 +14,9 @@ from torch import Tensor
 from vit.errors import CheckpointError, require_finite
 from vit.evaluation.classification import view_logits, why_no_classifier
 from vit.evaluation.features import for_neighbours, geometry_of
+from vit.inputs import Picture
 from vit.isolation import eval_mode
-from vit.look.subject import Picture, inputs_of
+from vit.look.subject import inputs_of
 from vit.mae import Model
 
 

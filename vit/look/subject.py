@@ -11,14 +11,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 
 import torch
 from PIL import Image
 from torch import Tensor
 
 from vit.errors import plural
-from vit.inputs import as_seen, fit_picture, opened
+from vit.inputs import Picture, as_seen, fit_picture, opened
 from vit.interpret.capture import Patch, Query
 from vit.interpret.geometry import Geometry, geometry_of
 from vit.mae import Model
@@ -26,9 +26,6 @@ from vit.masking import Mask, mask_from_noise, num_keep
 from vit.patches import grid_distances
 from vit.progress import track
 from vit.weights import Origin
-
-# An image file, or a PIL image
-Picture: TypeAlias = str | Path | Image.Image
 
 # The most tokens in a batch, and attention weights of one layer; more would only take memory
 MAX_TOKENS = 8192
@@ -264,7 +261,7 @@ def photo_of(path: str | Path, origin: Origin, longest: int = PHOTO) -> bytes:
     Returns:
         the JPEG; empty if the crop has no more pixels than the model's input.
     """
-    with opened(str(path)) as image:
+    with opened(path) as image:
         upright = as_seen(image)
     width, height = upright.size
     rows, columns = origin.image_size

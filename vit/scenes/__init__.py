@@ -120,7 +120,8 @@ def _stretch(lattice: Array) -> Array:
 def _mean_colours(canvas: Canvas) -> Array:
     """Return the mean colour of each pixel's samples: float32 (n, 3, 32, 32)."""
     # Red, green and blue share one sum: nine samples of 0..255 fill 12 of the 16 bits each has
-    colours = np.clip(np.stack(canvas.colours, axis=1), 0, 255).astype(np.int64)  # (n, paints, 3)
+    of_paints = np.broadcast_arrays(*(colour for _, colour in canvas.paints))
+    colours = np.clip(np.stack(of_paints, axis=1), 0, 255).astype(np.int64)  # (n, paints, 3)
     packed = colours[..., 0] | colours[..., 1] << 16 | colours[..., 2] << 32  # (n, paints)
 
     # One image at a time, whose samples stay in the CPU's cache
@@ -141,7 +142,7 @@ def _develop(canvas: Canvas) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """
     # A pixel has the part of its middle sample
     centre = slice(SAMPLES // 2, None, SAMPLES)
-    numbers = np.array([PART_NAMES.index(part) for part in canvas.parts], np.uint8)
+    numbers = np.array([PART_NAMES.index(part) for part, _ in canvas.paints], np.uint8)
     parts = numbers[canvas.top[:, centre, centre]]
 
     # Texture, by part
@@ -199,9 +200,8 @@ def draw_scenes(indices: Tensor, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     turn = Dice(seed, index).choice("recipe", 2)
 
     # The images of each recipe, in chunks
-    jobs: list[tuple[NDArray[np.int64], str, Painter]] = []
-    for label, name in enumerate(CLASS_NAMES):
-        recipes = _RECIPES[name]
+    jobs = []
+    for label, recipes in enumerate(_RECIPES.values()):
         for k, (scene, paint_object) in enumerate(recipes):
             rows = np.flatnonzero((labels == label) & (turn % len(recipes) == k))
             for start in range(0, len(rows), _CHUNK):

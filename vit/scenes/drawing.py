@@ -6,6 +6,7 @@ colour (n, 3).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from zlib import crc32
 
 import numpy as np
@@ -30,7 +31,7 @@ CENTRES = ((np.arange(_SIDE, dtype=np.float32) + np.float32(0.5)) * _STEP)[None]
 # row k has 255 in its first k columns
 _UP_TO = np.tri(_SIDE + 1, _SIDE, -1, np.uint8) * np.uint8(255)
 
-INFINITY = np.float32(np.inf)
+INFINITY: Array = np.array(np.inf, np.float32)
 
 
 # --- random numbers ------------------------------------------------------------------------------
@@ -143,7 +144,7 @@ class Shape:
             only: restricts it to some samples, broadcast to (n, rows, columns).
         """
         canvas = self.canvas
-        number = np.uint8(len(canvas.parts))
+        number = np.uint8(len(canvas.paints))
         for left, right in self.pieces:
             # The samples whose centres lie between the ends, and the rows that have any
             first = np.clip(np.ceil(left / _STEP - np.float32(0.5)), 0, _SIDE)
@@ -163,34 +164,27 @@ class Shape:
 
             # Later paint has the higher number, so the painter's algorithm is a maximum
             np.maximum(canvas.top[:, rows], inside, out=canvas.top[:, rows])
-        canvas.colours.append(np.broadcast_to(colour, (canvas.n, 3)))
-        canvas.parts.append(part)
+        canvas.paints.append((part, colour))
 
 
 class Canvas(Dice):
     """n images and their random numbers, painted back to front.
 
-    Each call of `Shape.paint` adds a colour and a part.
-
     Attributes:
-        n: number of images.
-        top: uint8 (n, samples, samples), the number of the topmost call at each sample.
-        colours: (n, 3) for each call.
-        parts: the name of the part for each call.
+        top: uint8 (n, samples, samples), the number of the topmost call of `Shape.paint` at each
+            sample.
+        paints: the name of the part and its colour, (n, 3) or (1, 3), for each call.
     """
 
     def __init__(self, seed: int, indices: NDArray[np.int64]) -> None:
         super().__init__(seed, indices)
-        self.n = len(indices)
-        self.top = np.zeros((self.n, _SIDE, _SIDE), np.uint8)
-        self.colours: list[Array] = []
-        self.parts: list[str] = []
+        self.top = np.zeros((len(indices), _SIDE, _SIDE), np.uint8)
+        self.paints: list[tuple[str, Array]] = []
 
     def below(self, height: Number, depth: Number = np.inf) -> Shape:
         """Return the image's whole width, from `height` down to `depth` below it."""
         rows = (height < CENTRES) & (height + depth >= CENTRES)
-        left = np.where(rows, -INFINITY, INFINITY)
-        return Shape(self, (left, np.full_like(left, np.inf)))
+        return Shape(self, (np.where(rows, -INFINITY, INFINITY), INFINITY))
 
     def zigzag(self, period: Number, phase: Number = 0.0) -> Array:
         """Return a triangle wave over the columns, 0..1: (n or 1, 1, columns)."""
@@ -198,10 +192,11 @@ class Canvas(Dice):
         return np.abs(turns - np.floor(turns) - np.float32(0.5))[..., None, :] * 2
 
 
+@dataclass
 class Frame:
     """An object's own coordinates (u, v): u forwards, v down, `scale` pixels per unit.
 
-    Args:
+    Attributes:
         canvas: to be painted on.
         x, y: of its origin.
         scale: pixels per unit.
@@ -210,25 +205,19 @@ class Frame:
             of a sine differs between machines.)
     """
 
-    def __init__(
-        self,
-        canvas: Canvas,
-        x: Number,
-        y: Number,
-        scale: Number = 1.0,
-        facing: Number = 1.0,
-        tilt: Number = 0.0,
-    ) -> None:
-        self.canvas = canvas
-        self.x = x
-        self.y = y
-        self.scale = scale
-        self.facing = facing
+    canvas: Canvas
+    x: Number
+    y: Number
+    scale: Number = 1.0
+    facing: Number = 1.0
+    tilt: Number = 0.0
+
+    def __post_init__(self) -> None:
         # the matrix from (u, v) to (x, y)
-        cosine = scale / np.sqrt(1 + np.float32(1) * tilt * tilt)
-        self.xu = facing * cosine
-        self.xv = -facing * cosine * tilt
-        self.yu = cosine * tilt
+        cosine = self.scale / np.sqrt(1 + np.float32(1) * self.tilt * self.tilt)
+        self.xu = self.facing * cosine
+        self.xv = -self.facing * cosine * self.tilt
+        self.yu = cosine * self.tilt
         self.yv = cosine
 
     def _place(self, u: Number, v: Number) -> Point:
@@ -255,8 +244,8 @@ class Frame:
     def polygon(self, *corners: Point) -> Shape:
         """Return a convex polygon; its corners may be in either direction."""
         points = [self._place(u, v) for u, v in corners]
-        left: Array = np.full(1, np.inf, np.float32)
-        right = -left
+        left = INFINITY
+        right = -INFINITY
         # each row lies between the two edges that it crosses
         for (x0, y0), (x1, y1) in zip(points, points[1:] + points[:1], strict=True):
             crossed = (y0 < CENTRES) != (y1 < CENTRES)

@@ -24,7 +24,7 @@ from vit.training.initial import freeze, initial_model, restore_frozen_rows
 from vit.training.objectives import CLASSES, Objective
 from vit.training.optimizer import AveragedWeights, LossScale, make_optimizer
 from vit.training.run_folder import RunFolder, save_state
-from vit.weights import Origin, architecture, checkpoint_hash, no_images, save_model
+from vit.weights import NO_IMAGES, Origin, architecture, checkpoint_hash, save_model
 
 CPU_TOKENS = 8_448
 """Most tokens of a micro-batch on a CPU: larger ones are no faster there, and fill the memory."""
@@ -58,7 +58,7 @@ class Run:
     ema: AveragedWeights | None = None
     dist: Distributed = SINGLE
     init_hash: str = ""
-    seen_before: Tensor = field(default_factory=no_images)
+    seen_before: Tensor = NO_IMAGES
     notes: list[str] = field(default_factory=list)
     callback_states: dict[str, Any] | None = None
     folder: RunFolder | None = None
