@@ -158,8 +158,6 @@ class Network:
 
     def allows(self, name: str) -> bool:
         """Return whether the options allow a tensor, by any name that a message may have used."""
-        if not self.options.allow:
-            return False
         names = [name, f"encoder.{name}"]
         for key in self.tensors[name].theirs if name in self.tensors else (name,):
             names += [key.removeprefix(place) for place in places_of(self.prefix)]
@@ -175,13 +173,14 @@ class Network:
         for ours, tensor in self.tensors.items():
             for key in tensor.theirs:
                 value = self.source.tensors[key]
-                count = count_not_finite(value)
-                if not holds_weights(value):
+                has_values = value.layout is torch.strided and not value.is_meta
+                if not (has_values and value.is_floating_point()):
                     problems[key] = (
                         f"{key} holds no weights: {value.dtype} on device {value.device}"
                     )
-                # most are good, and need no permission
-                elif count and not self.allows(ours):
+                    continue
+                count = count_not_finite(value)
+                if count and not self.allows(ours):
                     problems[key] = (
                         f"{key} holds {count} values that are nan or infinite; "
                         "the training that made it diverged, or the file is damaged"
@@ -189,15 +188,8 @@ class Network:
         return problems
 
 
-def holds_weights(tensor: Tensor) -> bool:
-    """Return whether a tensor has values, in floating point, and dense."""
-    return tensor.is_floating_point() and not tensor.is_meta and tensor.layout is torch.strided
-
-
 def count_not_finite(tensor: Tensor) -> int:
-    """Count the nan and infinite values of a tensor as float32; 0 if it holds no weights."""
-    if not holds_weights(tensor):
-        return 0
+    """Count the nan and infinite values of a tensor as float32."""
     return int((~torch.isfinite(tensor.float())).sum())
 
 
