@@ -165,7 +165,7 @@ def _read_heads(network: Network, part: str, width: int) -> int:
     # The usual ones for a width, which the name of an architecture confirms, but for the decoder of
     # MAE's. Some code has others.
     by_name = part == "encoder" and network.hints.code == "named"
-    code = network.hints.code_heads if part == "encoder" and network.hints.code else {}
+    code = network.format.heads if network.hints.code else {}
     usual = USUAL_HEADS[part]
     heads = code.get(width) or usual.get(width) or max(width // 64, 1)
     reason = "usual for this width" if width in usual else "64 channels per head"
