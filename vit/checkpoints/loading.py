@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -94,8 +94,7 @@ def load_model(
         warnings.warn(f"{network.source.path}: {shortened(one_line(line), 1000)}", stacklevel=2)
     names = [name for name in missing if not network.allows(name.removeprefix("encoder."))]
     if names and strict:
-        place = f"{names[0]}, {len(names)} in all"
-        raise network.error(f"parts of this model are untrained ({place})")
+        raise network.error(f"parts of this model are untrained ({first_few(names)})")
     return network.model
 
 
@@ -139,15 +138,10 @@ def find(checkpoint: str | Path | Mapping[str, Tensor] | nn.Module) -> Source:
     path = checkpoint if isinstance(checkpoint, Path) else located(checkpoint)
 
     # on a hub
-    hub_name = name.removeprefix("hf/")
-    if path is None and name.startswith("timm/"):
-        from vit.checkpoints.formats import timm_models  # with timm, which takes seconds to import
-
-        hub_name = timm_models.hub_name(name)
     if path is None:
         from vit.checkpoints import hub  # with huggingface_hub, which takes seconds to import
 
-        path = hub.download(hub_name)
+        path = hub.download(name)
     return replace(read_checkpoint(path), path=Path(name))
 
 
@@ -257,10 +251,11 @@ def _account(network: Network) -> None:
 
     # a requested new head is no problem; any other missing or unexpected tensor is one
     new_head = ("head.weight", "head.bias") if network.options.num_classes else ()
-    untrained = []
-    for ours, name in names.items():
-        if name in shapes and ours not in new_head and not network.allows(ours):
-            untrained.append(name)
+    untrained = [
+        name
+        for ours, name in names.items()
+        if name in shapes and ours not in new_head and not network.allows(ours)
+    ]
     account_for_rest(network, is_whole=not untrained)
     if untrained:
         report.problems.append(
@@ -290,11 +285,11 @@ def assign_weights(network: Network) -> Model:
     # already and is not copied again, because freed copies would stay in the heap.
     model = network.model
     names = _names_in(model)
-    borrowed = set()
-    for value in network.source.tensors.values():
-        # a sparse one, beside the network, has no storage
-        if value.layout is torch.strided:
-            borrowed.add(value.untyped_storage().data_ptr())
+    borrowed = {
+        value.untyped_storage().data_ptr()
+        for value in network.source.tensors.values()
+        if value.layout is torch.strided  # a sparse one, beside the network, has no storage
+    }
     state: dict[str, Tensor] = {}
     for ours, tensor in network.tensors.items():
         copy = tensor.value.untyped_storage().data_ptr() in borrowed
@@ -340,24 +335,16 @@ def origin_of(network: Network) -> Origin:
             network.assume(f"a crop to {share:.4g} of an image's centre", "crop_share")
 
     # how the input was normalised; only three channels can be converted to others
-    mean = hints.mean
-    std = hints.std
     channels = encoder.channels
-    if network.options.mean and len(mean) not in (1, 3, channels):
+    count = len(hints.mean)
+    if network.options.mean and count not in (1, 3, channels):
         raise network.error(
-            f"mean and std: {len(mean)} numbers each, but {channels} channels; "
+            f"mean and std: {count} numbers each, but {channels} channels; "
             "give one, or one per channel"
         )
-    if len(mean) != channels:
-        network.note(
-            f"mean and std of its input are for {len(mean)} channels, converted to {channels}"
-        )
-        # averaged for one, repeated for more
-        if channels == 1:
-            mean = (sum(mean) / len(mean),)
-            std = (sum(std) / len(std),)
-        mean = tuple(mean[i % len(mean)] for i in range(channels))
-        std = tuple(std[i % len(std)] for i in range(channels))
+    if count != channels:
+        network.note(f"mean and std of its input are for {count} channels, converted to {channels}")
+    mean, std = (_per_channel(values, channels) for values in (hints.mean, hints.std))
 
     # the names belong to this head, or to the data of a model without one
     class_names: tuple[str, ...] = ()
@@ -372,7 +359,7 @@ def origin_of(network: Network) -> Origin:
     # in a run's checkpoint, the values hold what config.json holds otherwise
     facts = source.values | source.config
     return Origin(
-        normalize=Normalization([*mean], [*std]),
+        normalize=Normalization(mean, std),
         interpolation=interpolation,
         crop_share=share,
         squash=hints.squash,
@@ -387,3 +374,10 @@ def origin_of(network: Network) -> Origin:
         report=network.report,
         details=source.config,
     )
+
+
+def _per_channel(values: Sequence[float], channels: int) -> list[float]:
+    """Return a value for each channel: averaged for one, repeated for more."""
+    if channels == 1:
+        return [sum(values) / len(values)]
+    return [values[i % len(values)] for i in range(channels)]
