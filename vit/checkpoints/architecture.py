@@ -44,9 +44,8 @@ def read_architecture(network: Network) -> None:
     # the decoder, whose norms have the encoder's eps unless the settings say otherwise
     hints = network.hints.decoder
     width, _ = network.shape("decoder.embed.weight")
-    decoder: dict[str, Any] = {"dim": width, **_read_blocks(network, "decoder", width)}
+    decoder = {**hints, "dim": width, **_read_blocks(network, "decoder", width)}
     _compare(network, decoder, hints)
-    decoder["norm_eps"] = hints.get("norm_eps")
     network.decoder = DecoderConfig(**decoder)
 
     # what it predicts
@@ -70,7 +69,7 @@ def _read_encoder(network: Network) -> dict[str, Any]:
             "its patch kernels have the 3 colours last, as MLX and TensorFlow store them; in "
             "PyTorch's order, (D, C, p, q), they load"
         )
-    encoder: dict[str, Any] = {"patch_size": (p, q), "channels": channels, "embed_dim": width}
+    encoder = {**hints, "patch_size": (p, q), "channels": channels, "embed_dim": width}
     stated_eps = network.options.norm_eps or hints.get("norm_eps")
     encoder["norm_eps"] = stated_eps or network.format.norm_eps
     encoder |= _read_blocks(network, "encoder", width)
@@ -82,11 +81,10 @@ def _read_encoder(network: Network) -> dict[str, Any]:
         if not stated_eps:
             network.assume(f"an eps of {encoder['norm_eps']:g} in its norms", "norm_eps")
 
-    # two values that matter in training only
-    encoder["layer_scale"] = None
-    if "blocks.0.ls1.gamma" in tensors:
-        encoder["layer_scale"] = hints.get("layer_scale", 1e-5)
-    encoder["drop_path"] = hints.get("drop_path", 0.0)
+    # its initial value matters in training only
+    encoder.setdefault("layer_scale", 1e-5)
+    if "blocks.0.ls1.gamma" not in tensors:
+        encoder["layer_scale"] = None
 
     # the final norm stands before the pooling or after it
     encoder["fc_norm"] = "fc_norm.weight" in tensors
@@ -124,7 +122,7 @@ def _read_blocks(network: Network, part: str, width: int) -> dict[str, Any]:
     qkv_bias = f"{first}attn.qkv.bias" in tensors
     qkv = hints.get("qkv", "linear")
     if qkv == "identity":
-        qkv_bias = qkv_bias or hints.get("qkv_bias", True)
+        qkv_bias = hints.get("qkv_bias", True)
     return {
         "depth": len(blocks),
         # the settings' ratio may be one that is rounded
@@ -164,7 +162,6 @@ def _read_heads(network: Network, part: str, width: int) -> int:
 
     # The usual ones for a width, which the name of an architecture confirms, but for the decoder of
     # MAE's. Some code has others.
-    by_name = part == "encoder" and network.hints.code == "named"
     code = network.format.heads if network.hints.code else {}
     usual = USUAL_HEADS[part]
     heads = code.get(width) or usual.get(width) or max(width // 64, 1)
@@ -172,7 +169,7 @@ def _read_heads(network: Network, part: str, width: int) -> int:
     if width in code:
         reason = f"as in the code of {network.format.name}"
     text = f"{heads} heads of the {part}, {reason}"
-    if by_name:
+    if part == "encoder" and network.hints.code == "named":
         network.note(text)
     else:
         network.assume(text, option)
