@@ -73,7 +73,7 @@ def save_model(
     # timm's names, which have no "encoder."
     tensors = {}
     for name, value in model.state_dict().items():
-        tensors[name.removeprefix("encoder.")] = value.detach().cpu().to(dtype).contiguous()
+        tensors[name.removeprefix("encoder.")] = value.cpu().to(dtype).contiguous()
 
     # our own settings
     config: dict[str, Any] = {
@@ -139,7 +139,7 @@ def weights_hash(model: Model) -> str:
     digest = hashlib.sha256()
     for name, value in sorted(model.state_dict().items()):
         digest.update(f"{name} {tuple(value.shape)}\n".encode())
-        digest.update(value.detach().cpu().half().contiguous().numpy().data)
+        digest.update(value.cpu().half().contiguous().numpy().data)
     return digest.hexdigest()[:16]
 
 
@@ -150,9 +150,7 @@ def checkpoint_hash(model: Model) -> str:
     head, or was trained since.
     """
     stored = model.origin and model.origin.details.get("content_hash")
-    if isinstance(stored, str):
-        return stored
-    return weights_hash(model)
+    return stored or weights_hash(model)
 
 
 # ---- The architecture ----------------------------------------------------------------------------

@@ -53,7 +53,7 @@ def _renamed(
     # our names: an autoencoder's encoder has no `encoder.` in front
     state = {}
     for name, value in model.state_dict().items():
-        state[name.removeprefix("encoder.")] = value.detach().cpu()
+        state[name.removeprefix("encoder.")] = value.cpu()
     tensors, unmapped = map_out(rules, state, channels=model.encoder.config.channels)
     homeless = [name for name in unmapped if not name.startswith(optional)]
     if homeless:

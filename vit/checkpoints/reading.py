@@ -135,14 +135,13 @@ class Source:
 # ---- Files ---------------------------------------------------------------------------------------
 
 
-def read_checkpoint(path: str | Path) -> Source:
+def read_checkpoint(path: Path) -> Source:
     """Read a file of weights, or a folder with one.
 
     Args:
         path: a .safetensors file; a torch file, recognised by its content; or a folder with one of
             `FOLDER_FILES`.
     """
-    path = Path(path)
     main = path
     if path.is_dir():
         main = _file_in(path)

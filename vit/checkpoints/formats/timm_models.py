@@ -70,17 +70,16 @@ def hints(source: Source) -> dict[str, Any]:
 
     # JSON cannot hold the classes that code may have given, of an MLP, an activation, or a norm;
     # then the tensors decide
-    described = {name: value.shape for name, value in model.state_dict().items()}
-    stored = {name: value.shape for name, value in source.tensors.items()}
-    for name in sorted(described.keys() | stored):
-        if name.startswith("blocks.0.") and described.get(name) != stored.get(name):
-            text = (
-                f"its settings describe another block ({name}) than its tensors, which are taken: "
-                "its code may give mlp_layer, act_layer or others, which config.json cannot hold; "
-                "assuming SiLU as the gate of a SwiGLU, else an exact GELU"
-            )
-            result["differences"] += (text,)
-            break
+    described = {(name, value.shape) for name, value in model.state_dict().items()}
+    stored = {(name, value.shape) for name, value in source.tensors.items()}
+    differing = sorted(name for name, _ in described ^ stored if name.startswith("blocks.0."))
+    if differing:
+        text = (
+            f"its settings describe another block ({differing[0]}) than its tensors, which are "
+            "taken: its code may give mlp_layer, act_layer or others, which config.json cannot "
+            "hold; assuming SiLU as the gate of a SwiGLU, else an exact GELU"
+        )
+        result["differences"] += (text,)
     return result | {"twin": twin}
 
 
