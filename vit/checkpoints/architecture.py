@@ -221,7 +221,7 @@ def _read_positions(network: Network, encoder: dict[str, Any]) -> None:
     encoder["image_size"] = (rows * p, columns * q)
 
     # their kind; that a table is sin-cos on this grid proves the grid
-    encoder["pos_embed"] = hints.get("pos_embed", "learned")
+    encoder.setdefault("pos_embed", "learned")
     patches = table.value[0, -count:].float()  # (L, D)
     if "pos_embed" not in hints and not patches.is_meta and patches.shape == (count, dim):
         for order, text in SINCOS_ORDERS.items() if dim % 4 == 0 else ():

@@ -174,10 +174,7 @@ def _library_models(module: nn.Module) -> list[nn.Module]:
     is_whole = hasattr(module, "forward_features") or hasattr(module, "base_model")
     if library in ("timm", "transformers") and is_whole:
         return [module]
-    models: list[nn.Module] = []
-    for child in module.children():
-        models += _library_models(child)
-    return models
+    return [model for child in module.children() for model in _library_models(child)]
 
 
 # ---- Recognise, rename, build on meta, account ---------------------------------------------------

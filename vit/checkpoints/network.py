@@ -30,8 +30,8 @@ COPIES = (
     ("state_dict", "ema_state_dict", r"ema_state_dict\.steps"),
     ("state_dict", "current_model_state", r"averaging_state\..*"),  # Lightning's WeightAveraging
     ("average_model_state", "", r"callbacks\..*"),  # its StochasticWeightAveraging
-    ("n_averaged", "", ""),  # torch's AveragedModel, which has a counter beside the module
-    ("ema", "", ""),  # an exponential moving average, as timm's and DeiT's
+    ("n_averaged", "", ".*"),  # torch's AveragedModel, which has a counter beside the module
+    ("ema", "", ".*"),  # an exponential moving average, as timm's and DeiT's
     (
         "teacher",
         "student",  # of DINO, iBOT and DINOv2, with their heads or options
@@ -39,7 +39,7 @@ COPIES = (
         r"|teacher_temp|use_bn_in_head)",
     ),
     ("target_encoder", "", r"predictor\..*|prototypes"),  # of I-JEPA and MSN
-    ("", "momentum", ""),
+    ("", "momentum", ".*"),
 )
 # names of what stands beside the trained network; no rule, but the more likely choice
 BESIDE_IT = {"teacher", "reference", "ref", "frozen", "init", "initial", "old"}
@@ -312,7 +312,7 @@ def _is_taken(path: str, rival: str, facts: list[str]) -> bool:
         # a place has a word that the other lacks; "" is in both, for any
         for first, second in ((mine, theirs), (theirs, mine)):
             fits = winner in first - second | {""} and loser in second - first | {""}
-            if fits and (not mark or any(re.fullmatch(mark, fact) for fact in facts)):
+            if fits and any(re.fullmatch(mark, fact) for fact in facts):
                 return first is mine
     return False
 

@@ -112,18 +112,18 @@ def _hints_of_model(model: Any, settings: dict[str, Any]) -> dict[str, Any]:
         "global_pool": model.global_pool or None,
         "norm_eps": model.blocks[0].norm1.eps,
     }
-    # the input; half a normalisation is none
+    # the input
     crop_mode = settings.get("crop_mode") or "center"
     result = {
         "encoder": only_given(encoder),
         "class_names": class_names(settings.get("label_names") or ()),
+        "mean": settings.get("mean") or (),
+        "std": settings.get("std") or (),
         "interpolation": settings.get("interpolation"),
         "crop_share": settings.get("crop_pct"),
         "squash": crop_mode == "squash",
         "differences": (),
     }
-    if settings.get("mean") and settings.get("std"):
-        result |= {"mean": settings["mean"], "std": settings["std"]}
     if crop_mode not in ("center", "squash"):
         text = f"its settings fit images by {crop_mode!r}, which is not supported"
         result["differences"] = (f"{text}; assuming 'center'",)
