@@ -70,10 +70,9 @@ def save_model(
         with replacing(folder / TRAINED_ON) as temporary, temporary.open("wb") as file:
             np.save(file, origin.trained_on.unique().numpy())
 
-    # timm's names, which have no "encoder."
-    tensors = {}
-    for name, value in model.state_dict().items():
-        tensors[name.removeprefix("encoder.")] = value.cpu().to(dtype).contiguous()
+    tensors = {
+        name: value.cpu().to(dtype).contiguous() for name, value in named_tensors(model).items()
+    }
 
     # our own settings
     config: dict[str, Any] = {
@@ -128,6 +127,11 @@ def write_weights(folder: Path, tensors: dict[str, Tensor], config: dict[str, An
 
     # last: a config.json says that all of its model is there
     write_json(folder / CONFIG, {**config, "sha256": digest.hexdigest()})
+
+
+def named_tensors(model: Model) -> dict[str, Tensor]:
+    """Return a model's tensors by their names in files: timm's, without `encoder.` in front."""
+    return {name.removeprefix("encoder."): value for name, value in model.state_dict().items()}
 
 
 def weights_hash(model: Model) -> str:

@@ -36,7 +36,7 @@ from vit.inputs import INTERPOLATIONS, Normalization
 from vit.load_options import LoadOptions
 from vit.mae import Model
 from vit.pretrained import located
-from vit.weights import NAME, Origin, build_model, no_images
+from vit.weights import NAME, Origin, build_model, named_tensors, no_images
 
 ADVICE = (
     "num_classes 0 leaves the head out, part encoder what is not the encoder; name tensors, or "
@@ -92,7 +92,7 @@ def load_model(
         lines.append(f"untrained, {count:,} parameters: {', '.join(missing)}")
     for line in lines:
         warnings.warn(f"{network.source.path}: {shortened(one_line(line), 1000)}", stacklevel=2)
-    names = [name for name in missing if not network.allows(name.removeprefix("encoder."))]
+    names = [name for name in missing if not network.allows(name)]
     if names and strict:
         raise network.error(f"parts of this model are untrained ({first_few(names)})")
     return network.model
@@ -215,11 +215,10 @@ def read_network(source: Source, options: LoadOptions) -> Network:
 def _account(network: Network) -> None:
     """Report what becomes of each tensor, and which the model needs and the checkpoint lacks."""
     report = network.report
-    names = _names_in(network.model)
-    shapes = {name: tuple(value.shape) for name, value in network.model.state_dict().items()}
+    shapes = {name: tuple(value.shape) for name, value in named_tensors(network.model).items()}
     for ours, tensor in list(network.tensors.items()):
         # without a place in the model
-        if ours not in names:
+        if ours not in shapes:
             if network.allows(ours):
                 network.drop(ours, "allowed")
             else:
@@ -228,7 +227,7 @@ def _account(network: Network) -> None:
 
         # used, with or without a change
         shape = tuple(tensor.value.shape)
-        expected = shapes.pop(names[ours])
+        expected = shapes.pop(ours)
         if shape != expected:
             raise network.error(
                 f"{', '.join(tensor.theirs)} has the shape {size_text(shape)}, "
@@ -248,11 +247,7 @@ def _account(network: Network) -> None:
 
     # a requested new head is no problem; any other missing or unexpected tensor is one
     new_head = ("head.weight", "head.bias") if network.options.num_classes else ()
-    untrained = [
-        name
-        for ours, name in names.items()
-        if name in shapes and ours not in new_head and not network.allows(ours)
-    ]
+    untrained = [ours for ours in shapes if ours not in new_head and not network.allows(ours)]
     account_for_rest(network, is_whole=not untrained)
     if untrained:
         report.problems.append(
@@ -262,11 +257,6 @@ def _account(network: Network) -> None:
         report.problems.append(
             f"unexpected: {first_few(report.unexpected)}; their purpose is unknown; {ADVICE}"
         )
-
-
-def _names_in(model: Model) -> dict[str, str]:
-    """Return the names of a model's tensors by ours, which have no `encoder.` in front."""
-    return {name.removeprefix("encoder."): name for name in model.state_dict()}
 
 
 # ---- Assign --------------------------------------------------------------------------------------
@@ -281,7 +271,6 @@ def assign_weights(network: Network) -> Model:
     # The model gets values of its own. A tensor that was computed from the checkpoint's is new
     # already and is not copied again, because freed copies would stay in the heap.
     model = network.model
-    names = _names_in(model)
     borrowed = {
         value.untyped_storage().data_ptr()
         for value in network.source.tensors.values()
@@ -290,7 +279,7 @@ def assign_weights(network: Network) -> Model:
     state: dict[str, Tensor] = {}
     for ours, tensor in network.tensors.items():
         copy = tensor.value.untyped_storage().data_ptr() in borrowed
-        state[names[ours]] = tensor.value.to(torch.float32, copy=copy).contiguous()
+        state[ours] = tensor.value.to(torch.float32, copy=copy).contiguous()
 
     # what the checkpoint lacks is taken from a new model, with no more layers than that needs
     missing = network.report.missing
@@ -298,10 +287,13 @@ def assign_weights(network: Network) -> Model:
         numbers = [int(number) for number in re.findall(r"blocks\.(\d+)\.", " ".join(missing))]
         depth = max(numbers, default=0) + 1
         encoder = changed(network.encoder, {"depth": min(depth, network.encoder.depth)})
-        fresh = build_model(encoder, network.decoder, network.norm_pix_loss).state_dict()
-        for name in missing:
-            state[name] = fresh[name].float()  # even if the caller's default is another type
-    model.load_state_dict(state, assign=True)
+        fresh = named_tensors(build_model(encoder, network.decoder, network.norm_pix_loss))
+        for ours in missing:
+            state[ours] = fresh[ours].float()  # even if the caller's default is another type
+    names = model.state_dict()
+    model.load_state_dict(
+        {name: state[name.removeprefix("encoder.")] for name in names}, assign=True
+    )
     model.origin = origin_of(network)
     return model.eval()
 

@@ -283,7 +283,7 @@ def _choose(source: Source, options: LoadOptions) -> Network:
         key=lambda path: (bool(BESIDE_IT & _words(path, ())), path.count("."), path),
     )
     file_format, prefix = networks.pop(chosen)
-    reason = refusal(name.removeprefix(prefix) for name in tensors if name.startswith(prefix))
+    reason = refusal([name.removeprefix(prefix) for name in tensors if name.startswith(prefix)])
     if reason:
         raise source.error(reason)
     network = _network(source, options, file_format, prefix, list(networks))
