@@ -247,7 +247,7 @@ def _compare(network: Network, settings: dict[str, Any], hints: dict[str, Any]) 
     """Refuse hints that contradict the settings that the tensors show or the options ask for."""
     for key, hint in hints.items():
         # the settings' images may end within a patch
-        if key != "image_size" and settings.get(key, hint) != hint:
+        if key != "image_size" and settings[key] != hint:
             raise network.error(
                 f"its settings say {key} {size_text(hint)}, not {size_text(settings[key])}"
             )
@@ -261,26 +261,25 @@ def _read_head(network: Network, encoder: dict[str, Any]) -> None:
     hints = network.hints.encoder
     options = network.options
     classes = network.shape("head.weight")[0] if "head.weight" in network.tensors else 0
-    keeps_head = classes > 0 and options.num_classes in (None, classes)
-
-    # a head that the settings name and the file lacks is reported as missing; who replaces a head
-    # does not change the settings
-    encoder["num_classes"] = options.num_classes
-    if options.num_classes is None:
-        encoder["num_classes"] = classes or hints.get("num_classes", 0)
-    elif not keeps_head:
-        reason = f"{options.num_classes or 'no'} classes were requested, this head has {classes}"
+    requested = options.num_classes
+    if requested not in (None, classes):
+        reason = f"{requested or 'no'} classes were requested, this head has {classes}"
         network.drop("head.weight", reason)
         network.drop("head.bias", reason)
 
+    # a head that the settings name and the file lacks is reported as missing; who replaces a head
+    # does not change the settings
+    if requested is not None:
+        encoder["num_classes"] = requested
+    elif classes:
+        encoder["num_classes"] = classes
+
     # settings and format give the input of their own head only; the pooling needs no head
-    encoder["global_pool"] = options.global_pool or hints.get("global_pool")
-    is_known = bool(encoder["global_pool"] or network.format.global_pool) and not network.own_head
-    if encoder["global_pool"] is None:
-        encoder["global_pool"] = "token"
-        if encoder["fc_norm"] or not encoder["class_token"]:
-            encoder["global_pool"] = "avg"
-    if not (options.global_pool or is_known) and keeps_head:
+    stated = options.global_pool or hints.get("global_pool")
+    usual = "avg" if encoder["fc_norm"] or not encoder["class_token"] else "token"
+    encoder["global_pool"] = stated or usual
+    is_known = bool(stated or network.format.global_pool) and not network.own_head
+    if not (options.global_pool or is_known) and "head.weight" in network.tensors:
         reads = {"token": "the class token", "avg": "the mean of the patches"}
         network.assume(f"its head reads {reads[encoder['global_pool']]}", "global_pool")
 
