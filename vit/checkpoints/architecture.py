@@ -32,7 +32,7 @@ SINCOS_ORDERS = {
 
 
 def read_architecture(network: Network) -> None:
-    """Set the network's `encoder`, `decoder`, `norm_pix_loss`, and convert its tensors to them."""
+    """Set the network's `encoder` and `decoder`, and convert its tensors to them."""
     # as in the checkpoint, then as the options request it
     stored = ViTConfig(**_read_encoder(network))
     sizes = network.options.model_dump(include=SIZES, exclude_none=True)
@@ -51,7 +51,6 @@ def read_architecture(network: Network) -> None:
     # what it predicts
     if network.hints.norm_pix_loss is None:
         network.assume("its decoder predicts pixels, not normalised patches", "norm_pix_loss")
-    network.norm_pix_loss = bool(network.hints.norm_pix_loss)
 
 
 # ---- Read off the tensors ------------------------------------------------------------------------

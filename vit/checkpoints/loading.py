@@ -202,7 +202,9 @@ def read_network(source: Source, options: LoadOptions) -> Network:
         read_architecture(network)
         # the model, on a device where tensors have shapes and need no memory
         with torch.device("meta"):
-            network.model = build_model(network.encoder, network.decoder, network.norm_pix_loss)
+            network.model = build_model(
+                network.encoder, network.decoder, bool(network.hints.norm_pix_loss)
+            )
     except (CheckpointError, Warning):
         raise
     except Exception as error:  # settings and tensors come from outside and may be anything
@@ -287,7 +289,7 @@ def assign_weights(network: Network) -> Model:
         numbers = [int(number) for number in re.findall(r"blocks\.(\d+)\.", " ".join(missing))]
         depth = max(numbers, default=0) + 1
         encoder = changed(network.encoder, {"depth": min(depth, network.encoder.depth)})
-        fresh = named_tensors(build_model(encoder, network.decoder, network.norm_pix_loss))
+        fresh = named_tensors(build_model(encoder, network.decoder, norm_pix_loss=False))
         for ours in missing:
             state[ours] = fresh[ours].float()  # even if the caller's default is another type
     names = model.state_dict()

@@ -89,7 +89,6 @@ class Network:
             nor the settings say what it reads.
         encoder: the encoder's architecture.
         decoder: the decoder's architecture; None for an encoder alone.
-        norm_pix_loss: whether the decoder predicts normalised patches.
         model: the model on the device meta, without values.
     """
 
@@ -105,7 +104,6 @@ class Network:
     own_head: bool = False
     encoder: ViTConfig = field(init=False)
     decoder: DecoderConfig | None = None
-    norm_pix_loss: bool = False
     model: Model = field(init=False)
 
     @property
