@@ -74,10 +74,9 @@ def save_model(
         # those of another model that was here
         (folder / TRAINED_ON).unlink(missing_ok=True)
 
-    # timm's names, which have no "encoder."
-    tensors = {}
-    for name, value in model.state_dict().items():
-        tensors[name.removeprefix("encoder.")] = value.detach().cpu().to(dtype).contiguous()
+    tensors = {
+        name: value.cpu().to(dtype).contiguous() for name, value in named_tensors(model).items()
+    }
 
     # our own settings
     config: dict[str, Any] = {
@@ -134,6 +133,11 @@ def write_weights(folder: Path, tensors: dict[str, Tensor], config: dict[str, An
     write_json(folder / CONFIG, {**config, "sha256": digest.hexdigest()})
 
 
+def named_tensors(model: Model) -> dict[str, Tensor]:
+    """Return a model's tensors by their names in files: timm's, without `encoder.` in front."""
+    return {name.removeprefix("encoder."): value for name, value in model.state_dict().items()}
+
+
 def weights_hash(model: Model) -> str:
     """Return 16 hexadecimal digits that identify a model's weights.
 
@@ -143,7 +147,7 @@ def weights_hash(model: Model) -> str:
     digest = hashlib.sha256()
     for name, value in sorted(model.state_dict().items()):
         digest.update(f"{name} {tuple(value.shape)}\n".encode())
-        digest.update(value.detach().cpu().half().contiguous().numpy().data)
+        digest.update(value.cpu().half().contiguous().numpy().data)
     return digest.hexdigest()[:16]
 
 
@@ -154,9 +158,7 @@ def checkpoint_hash(model: Model) -> str:
     head, or was trained since.
     """
     stored = model.origin and model.origin.details.get("content_hash")
-    if isinstance(stored, str):
-        return stored
-    return weights_hash(model)
+    return stored or weights_hash(model)
 
 
 # ---- The architecture ----------------------------------------------------------------------------

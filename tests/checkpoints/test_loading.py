@@ -135,6 +135,9 @@ WRITERS = {
         # nothing can have these values
         ("ours", "", "encoder", [1, 2], "encoder"),
         ("ours", "", "crop_share", float("nan"), "crop_share"),
+        # they may change what is computed, and nobody here knows them
+        ("ours", "encoder", "rope", True, "rope: no such setting"),
+        ("ours", "decoder", "rope", True, "rope: no such setting"),
         ("transformers", "", "num_attention_heads", 7, "heads"),
         # they are of another version
         ("ours", "", "format", "vit-patch-trainer/2", "vit-patch-trainer/1"),

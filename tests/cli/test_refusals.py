@@ -29,7 +29,7 @@ REFUSED = {
         ("mae data --method head", "--method head: it has no classification head"),
         ("strange data --method head", "the classes of this model (cyan, lime"),
         ("labels data --method head", "is for multi_label_classification, no choice between"),
-        ("encoder data --num-classes 4", "parts of this model are untrained (head.weight, 2 in all)"),
+        ("encoder data --num-classes 4", "parts of this model are untrained (head.weight, head.bias)"),
         ("encoder data --method reconstruction", "this model has no decoder"),
         ("mae data --out begun", "is a run with its own figures; name e.g. begun/evaluation"),
         ("mae data/cat --method knn", "has no labels"),

@@ -26,7 +26,7 @@ MLPS = {"gelu": "an exact GELU", "swiglu": "a SiLU of the first half as gate of 
 
 
 def read_architecture(network: Network) -> None:
-    """Set the network's `encoder`, `decoder`, `norm_pix_loss`, and convert its tensors to them."""
+    """Set the network's `encoder` and `decoder`, and convert its tensors to them."""
     # as in the checkpoint, then as the options request it
     stored = ViTConfig(**_read_encoder(network))
     sizes = network.options.model_dump(include=SIZES, exclude_none=True)
@@ -38,15 +38,13 @@ def read_architecture(network: Network) -> None:
     # the decoder, whose norms have the encoder's eps unless the settings say otherwise
     hints = network.hints.decoder
     width, _ = network.shape("decoder.embed.weight")
-    decoder: dict[str, Any] = {"dim": width, **_read_blocks(network, "decoder", width)}
+    decoder = {**hints, "dim": width, **_read_blocks(network, "decoder", width)}
     _compare(network, decoder, hints)
-    decoder["norm_eps"] = hints.get("norm_eps")
     network.decoder = DecoderConfig(**decoder)
 
     # what it predicts
     if network.hints.norm_pix_loss is None:
         network.assume("its decoder predicts pixels, not normalised patches", "norm_pix_loss")
-    network.norm_pix_loss = bool(network.hints.norm_pix_loss)
 
 
 # ---- Read off the tensors ------------------------------------------------------------------------
@@ -64,7 +62,7 @@ def _read_encoder(network: Network) -> dict[str, Any]:
             "its patch kernels have the 3 colours last, as MLX and TensorFlow store them; in "
             "PyTorch's order, (D, C, p, q), they load"
         )
-    encoder: dict[str, Any] = {"patch_size": (p, q), "channels": channels, "embed_dim": width}
+    encoder = {**hints, "patch_size": (p, q), "channels": channels, "embed_dim": width}
     stated_eps = network.options.norm_eps or hints.get("norm_eps")
     encoder["norm_eps"] = stated_eps or network.format.norm_eps
     encoder |= _read_blocks(network, "encoder", width)
@@ -76,11 +74,10 @@ def _read_encoder(network: Network) -> dict[str, Any]:
         if not stated_eps:
             network.assume(f"an eps of {encoder['norm_eps']:g} in its norms", "norm_eps")
 
-    # two values that matter in training only
-    encoder["layer_scale"] = None
-    if "blocks.0.ls1.gamma" in tensors:
-        encoder["layer_scale"] = hints.get("layer_scale", 1e-5)
-    encoder["drop_path"] = hints.get("drop_path", 0.0)
+    # its initial value matters in training only
+    encoder.setdefault("layer_scale", 1e-5)
+    if "blocks.0.ls1.gamma" not in tensors:
+        encoder["layer_scale"] = None
 
     # the final norm stands before the pooling or after it
     encoder["fc_norm"] = "fc_norm.weight" in tensors
@@ -118,7 +115,7 @@ def _read_blocks(network: Network, part: str, width: int) -> dict[str, Any]:
     qkv_bias = f"{first}attn.qkv.bias" in tensors
     qkv = hints.get("qkv", "linear")
     if qkv == "identity":
-        qkv_bias = qkv_bias or hints.get("qkv_bias", True)
+        qkv_bias = hints.get("qkv_bias", True)
     return {
         "depth": len(blocks),
         # the settings' ratio may be one that is rounded
@@ -158,15 +155,14 @@ def _read_heads(network: Network, part: str, width: int) -> int:
 
     # The usual ones for a width, which the name of an architecture confirms, but for the decoder of
     # MAE's. Some code has others.
-    by_name = part == "encoder" and network.hints.code == "named"
-    code = network.hints.code_heads if part == "encoder" and network.hints.code else {}
+    code = network.format.heads if network.hints.code else {}
     usual = USUAL_HEADS[part]
     heads = code.get(width) or usual.get(width) or max(width // 64, 1)
     reason = "usual for this width" if width in usual else "64 channels per head"
     if width in code:
         reason = f"as in the code of {network.format.name}"
     text = f"{heads} heads of the {part}, {reason}"
-    if by_name:
+    if part == "encoder" and network.hints.code == "named":
         network.note(text)
     else:
         network.assume(text, option)
@@ -218,7 +214,7 @@ def _read_positions(network: Network, encoder: dict[str, Any]) -> None:
     encoder["image_size"] = (rows * p, columns * q)
 
     # their kind; that a table is sin-cos on this grid proves the grid
-    encoder["pos_embed"] = hints.get("pos_embed", "learned")
+    encoder.setdefault("pos_embed", "learned")
     patches = table.value[0, -count:].float()  # (L, D)
     if "pos_embed" not in hints and not patches.is_meta and patches.shape == (count, dim):
         for order, text in SINCOS_ORDERS.items() if dim % 4 == 0 else ():
@@ -244,7 +240,7 @@ def _compare(network: Network, settings: dict[str, Any], hints: dict[str, Any]) 
     """Refuse hints that contradict the settings that the tensors show or the options ask for."""
     for key, hint in hints.items():
         # the settings' images may end within a patch
-        if key != "image_size" and settings.get(key, hint) != hint:
+        if key != "image_size" and settings[key] != hint:
             raise network.error(
                 f"its settings say {key} {size_text(hint)}, not {size_text(settings[key])}"
             )
@@ -258,26 +254,25 @@ def _read_head(network: Network, encoder: dict[str, Any]) -> None:
     hints = network.hints.encoder
     options = network.options
     classes = network.shape("head.weight")[0] if "head.weight" in network.tensors else 0
-    keeps_head = classes > 0 and options.num_classes in (None, classes)
-
-    # a head that the settings name and the file lacks is reported as missing; who replaces a head
-    # does not change the settings
-    encoder["num_classes"] = options.num_classes
-    if options.num_classes is None:
-        encoder["num_classes"] = classes or hints.get("num_classes", 0)
-    elif not keeps_head:
-        reason = f"{options.num_classes or 'no'} classes were requested, this head has {classes}"
+    requested = options.num_classes
+    if requested not in (None, classes):
+        reason = f"{requested or 'no'} classes were requested, this head has {classes}"
         network.drop("head.weight", reason)
         network.drop("head.bias", reason)
 
+    # a head that the settings name and the file lacks is reported as missing; who replaces a head
+    # does not change the settings
+    if requested is not None:
+        encoder["num_classes"] = requested
+    elif classes:
+        encoder["num_classes"] = classes
+
     # settings and format give the input of their own head only; the pooling needs no head
-    encoder["global_pool"] = options.global_pool or hints.get("global_pool")
-    is_known = bool(encoder["global_pool"] or network.format.global_pool) and not network.own_head
-    if encoder["global_pool"] is None:
-        encoder["global_pool"] = "token"
-        if encoder["fc_norm"] or not encoder["class_token"]:
-            encoder["global_pool"] = "avg"
-    if not (options.global_pool or is_known) and keeps_head:
+    stated = options.global_pool or hints.get("global_pool")
+    usual = "avg" if encoder["fc_norm"] or not encoder["class_token"] else "token"
+    encoder["global_pool"] = stated or usual
+    is_known = bool(stated or network.format.global_pool) and not network.own_head
+    if not (options.global_pool or is_known) and "head.weight" in network.tensors:
         reads = {"token": "the class token", "avg": "the mean of the patches"}
         network.assume(f"its head reads {reads[encoder['global_pool']]}", "global_pool")
 

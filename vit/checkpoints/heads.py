@@ -45,12 +45,7 @@ def load_head(network: Network, width: int) -> set[str]:
     # only the file's own code knows which one of several classifies
     options = network.options
     heads = _find(network)
-    found = {}
-    for name, keys in heads.items():
-        problem, linear, norm = _read(network, name, keys)
-        if not problem and network.source.tensors[f"{linear}.weight"].shape[1] != width:
-            problem = f"does not read one token, of {width} values"
-        found[name] = (problem, linear, norm)
+    found = {name: _read(network, name, keys, width) for name, keys in heads.items()}
     chosen = next(iter(heads), "")
     if options.classifier is not None:
         if found[chosen][0]:
@@ -113,8 +108,8 @@ def _find(network: Network) -> dict[str, list[str]]:
     return heads
 
 
-def _read(network: Network, name: str, keys: Sequence[str]) -> tuple[str, str, str]:
-    """Return why a head is no linear layer, "" if it is; the names of the layer and of its norm.
+def _read(network: Network, name: str, keys: Sequence[str], width: int) -> tuple[str, str, str]:
+    """Return why a head is no linear layer of a token, "" if it is; the names of layer and norm.
 
     The norm is a batch norm of the layer's input, as in a linear probe; "" if there is none.
     """
@@ -148,6 +143,8 @@ def _read(network: Network, name: str, keys: Sequence[str]) -> tuple[str, str, s
     # of two layers, only the first number of a list shows the order: tensors may be alphabetical
     if not problem and module is None and norm and not norm.endswith(".0"):
         problem = f"has a batch norm ({norm}) that may come after its linear layer"
+    if not problem and tensors[f"{linear}.weight"].shape[1] != width:
+        problem = f"does not read one token, of {width} values"
     return problem, linear, norm
 
 
@@ -185,11 +182,10 @@ def _load(network: Network, name: str, linear: str, norm: str) -> None:
     # its tensors; without a bias, it has one of zeros here
     key = f"{linear}.weight"
     weight = ModelTensor(tensors[key], (key,))
-    bias = ModelTensor(weight.value.new_zeros(len(weight.value)), (key,))
+    zeros = weight.value.new_zeros(len(weight.value))
+    bias = ModelTensor(zeros, (key,), ["zeros: its layer has no bias"])
     if f"{linear}.bias" in tensors:
         bias = ModelTensor(tensors[f"{linear}.bias"], (f"{linear}.bias",))
-    else:
-        bias.changes.append("zeros: its layer has no bias")
     network.tensors |= {"head.weight": weight, "head.bias": bias}
     if not norm:
         return
@@ -198,10 +194,7 @@ def _load(network: Network, name: str, linear: str, norm: str) -> None:
     kinds = ("running_mean", "running_var", "weight", "bias")
     names = [f"{norm}.{kind}" for kind in kinds if f"{norm}.{kind}" in tensors]
     mean, variance, *affine = [tensors[name].float() for name in names]
-    eps = 1e-5 if affine else 1e-6
-    for part in () if module is None else module.modules():
-        if isinstance(part, nn.BatchNorm1d):
-            eps = part.eps
+    eps = getattr(network.modules.get(f"{norm}."), "eps", 1e-5 if affine else 1e-6)
     scale, shift = affine or (None, torch.zeros_like(mean))
 
     # it divides a column of the weight as it would divide a feature:

@@ -22,19 +22,22 @@ def download(name: str) -> Path:
     """Fetch only a model's weights and settings into huggingface_hub's cache, all from one commit.
 
     Args:
-        name: "ORGANISATION/NAME", or "ORGANISATION/NAME@REVISION".
+        name: "hf/ORGANISATION/NAME", or "hf/ORGANISATION/NAME@REVISION", or "timm/NAME".
 
     Returns:
         Their folder.
     """
-    repository, _, revision = name.partition("@")
+    repository, _, revision = name.removeprefix("hf/").partition("@")
+    if name.startswith("timm/"):
+        from vit.checkpoints.formats.timm_models import hub_name  # with timm: takes seconds
+
+        repository = hub_name(name)
     try:
         # safetensors, else a pickle of the same commit, which the name of the folder is
         for patterns in (SETTINGS + SAFETENSORS, PICKLES):
-            snapshot = snapshot_download(
-                repository, revision=revision or None, allow_patterns=patterns
+            folder = Path(
+                snapshot_download(repository, revision=revision or None, allow_patterns=patterns)
             )
-            folder = Path(snapshot)
             revision = folder.name
             if any((folder / name).is_file() for name in FOLDER_FILES):
                 return folder
@@ -46,4 +49,4 @@ def download(name: str) -> Path:
     # the library uses several other libraries, for the network and for large files
     except Exception as error:
         problem = f"{type(error).__name__}: {shortened(str(error), 600)}"
-        raise CheckpointError(f"hf/{name}: {problem}") from error
+        raise CheckpointError(f"{name}: {problem}") from error

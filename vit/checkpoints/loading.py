@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from vit.inputs import INTERPOLATIONS, Normalization
 from vit.load_options import LoadOptions
 from vit.mae import Model
 from vit.pretrained import located
-from vit.weights import NAME, NO_IMAGES, Origin, build_model
+from vit.weights import NAME, NO_IMAGES, Origin, build_model, named_tensors
 
 ADVICE = (
     "num_classes 0 leaves the head out, part encoder what is not the encoder; name tensors, or "
@@ -92,10 +92,9 @@ def load_model(
         lines.append(f"untrained, {count:,} parameters: {', '.join(missing)}")
     for line in lines:
         warnings.warn(f"{network.source.path}: {shortened(one_line(line), 1000)}", stacklevel=2)
-    names = [name for name in missing if not network.allows(name.removeprefix("encoder."))]
+    names = [name for name in missing if not network.allows(name)]
     if names and strict:
-        place = f"{names[0]}, {len(names)} in all"
-        raise network.error(f"parts of this model are untrained ({place})")
+        raise network.error(f"parts of this model are untrained ({first_few(names)})")
     return network.model
 
 
@@ -139,15 +138,10 @@ def find(checkpoint: str | Path | Mapping[str, Tensor] | nn.Module) -> Source:
     path = checkpoint if isinstance(checkpoint, Path) else located(checkpoint)
 
     # on a hub
-    hub_name = name.removeprefix("hf/")
-    if path is None and name.startswith("timm/"):
-        from vit.checkpoints.formats import timm_models  # with timm, which takes seconds to import
-
-        hub_name = timm_models.hub_name(name)
     if path is None:
         from vit.checkpoints import hub  # with huggingface_hub, which takes seconds to import
 
-        path = hub.download(hub_name)
+        path = hub.download(name)
     return replace(read_checkpoint(path), path=Path(name))
 
 
@@ -180,10 +174,7 @@ def _library_models(module: nn.Module) -> list[nn.Module]:
     is_whole = hasattr(module, "forward_features") or hasattr(module, "base_model")
     if library in ("timm", "transformers") and is_whole:
         return [module]
-    models: list[nn.Module] = []
-    for child in module.children():
-        models += _library_models(child)
-    return models
+    return [model for child in module.children() for model in _library_models(child)]
 
 
 # ---- Recognise, rename, build on meta, account ---------------------------------------------------
@@ -211,7 +202,9 @@ def read_network(source: Source, options: LoadOptions) -> Network:
         read_architecture(network)
         # the model, on a device where tensors have shapes and need no memory
         with torch.device("meta"):
-            network.model = build_model(network.encoder, network.decoder, network.norm_pix_loss)
+            network.model = build_model(
+                network.encoder, network.decoder, bool(network.hints.norm_pix_loss)
+            )
     except (CheckpointError, Warning):
         raise
     except Exception as error:  # settings and tensors come from outside and may be anything
@@ -224,11 +217,10 @@ def read_network(source: Source, options: LoadOptions) -> Network:
 def _account(network: Network) -> None:
     """Report what becomes of each tensor, and which the model needs and the checkpoint lacks."""
     report = network.report
-    names = _names_in(network.model)
-    shapes = {name: tuple(value.shape) for name, value in network.model.state_dict().items()}
+    shapes = {name: tuple(value.shape) for name, value in named_tensors(network.model).items()}
     for ours, tensor in list(network.tensors.items()):
         # without a place in the model
-        if ours not in names:
+        if ours not in shapes:
             if network.allows(ours):
                 network.drop(ours, "allowed")
             else:
@@ -237,7 +229,7 @@ def _account(network: Network) -> None:
 
         # used, with or without a change
         shape = tuple(tensor.value.shape)
-        expected = shapes.pop(names[ours])
+        expected = shapes.pop(ours)
         if shape != expected:
             raise network.error(
                 f"{', '.join(tensor.theirs)} has the shape {size_text(shape)}, "
@@ -257,10 +249,7 @@ def _account(network: Network) -> None:
 
     # a requested new head is no problem; any other missing or unexpected tensor is one
     new_head = ("head.weight", "head.bias") if network.options.num_classes else ()
-    untrained = []
-    for ours, name in names.items():
-        if name in shapes and ours not in new_head and not network.allows(ours):
-            untrained.append(name)
+    untrained = [ours for ours in shapes if ours not in new_head and not network.allows(ours)]
     account_for_rest(network, is_whole=not untrained)
     if untrained:
         report.problems.append(
@@ -270,11 +259,6 @@ def _account(network: Network) -> None:
         report.problems.append(
             f"unexpected: {first_few(report.unexpected)}; their purpose is unknown; {ADVICE}"
         )
-
-
-def _names_in(model: Model) -> dict[str, str]:
-    """Return the names of a model's tensors by ours, which have no `encoder.` in front."""
-    return {name.removeprefix("encoder."): name for name in model.state_dict()}
 
 
 # ---- Assign --------------------------------------------------------------------------------------
@@ -289,16 +273,15 @@ def assign_weights(network: Network) -> Model:
     # The model gets values of its own. A tensor that was computed from the checkpoint's is new
     # already and is not copied again, because freed copies would stay in the heap.
     model = network.model
-    names = _names_in(model)
-    borrowed = set()
-    for value in network.source.tensors.values():
-        # a sparse one, beside the network, has no storage
-        if value.layout is torch.strided:
-            borrowed.add(value.untyped_storage().data_ptr())
+    borrowed = {
+        value.untyped_storage().data_ptr()
+        for value in network.source.tensors.values()
+        if value.layout is torch.strided  # a sparse one, beside the network, has no storage
+    }
     state: dict[str, Tensor] = {}
     for ours, tensor in network.tensors.items():
         copy = tensor.value.untyped_storage().data_ptr() in borrowed
-        state[names[ours]] = tensor.value.to(torch.float32, copy=copy).contiguous()
+        state[ours] = tensor.value.to(torch.float32, copy=copy).contiguous()
 
     # what the checkpoint lacks is taken from a new model, with no more layers than that needs
     missing = network.report.missing
@@ -306,10 +289,13 @@ def assign_weights(network: Network) -> Model:
         numbers = [int(number) for number in re.findall(r"blocks\.(\d+)\.", " ".join(missing))]
         depth = max(numbers, default=0) + 1
         encoder = changed(network.encoder, {"depth": min(depth, network.encoder.depth)})
-        fresh = build_model(encoder, network.decoder, network.norm_pix_loss).state_dict()
-        for name in missing:
-            state[name] = fresh[name].float()  # even if the caller's default is another type
-    model.load_state_dict(state, assign=True)
+        fresh = named_tensors(build_model(encoder, network.decoder, norm_pix_loss=False))
+        for ours in missing:
+            state[ours] = fresh[ours].float()  # even if the caller's default is another type
+    names = model.state_dict()
+    model.load_state_dict(
+        {name: state[name.removeprefix("encoder.")] for name in names}, assign=True
+    )
     model.origin = origin_of(network)
     return model.eval()
 
@@ -340,24 +326,16 @@ def origin_of(network: Network) -> Origin:
             network.assume(f"a crop to {share:.4g} of an image's centre", "crop_share")
 
     # how the input was normalised; only three channels can be converted to others
-    mean = hints.mean
-    std = hints.std
     channels = encoder.channels
-    if network.options.mean and len(mean) not in (1, 3, channels):
+    count = len(hints.mean)
+    if network.options.mean and count not in (1, 3, channels):
         raise network.error(
-            f"mean and std: {len(mean)} numbers each, but {channels} channels; "
+            f"mean and std: {count} numbers each, but {channels} channels; "
             "give one, or one per channel"
         )
-    if len(mean) != channels:
-        network.note(
-            f"mean and std of its input are for {len(mean)} channels, converted to {channels}"
-        )
-        # averaged for one, repeated for more
-        if channels == 1:
-            mean = (sum(mean) / len(mean),)
-            std = (sum(std) / len(std),)
-        mean = tuple(mean[i % len(mean)] for i in range(channels))
-        std = tuple(std[i % len(std)] for i in range(channels))
+    if count != channels:
+        network.note(f"mean and std of its input are for {count} channels, converted to {channels}")
+    mean, std = (_per_channel(values, channels) for values in (hints.mean, hints.std))
 
     # the names belong to this head, or to the data of a model without one
     class_names: tuple[str, ...] = ()
@@ -372,7 +350,7 @@ def origin_of(network: Network) -> Origin:
     # in a run's checkpoint, the values hold what config.json holds otherwise
     facts = source.values | source.config
     return Origin(
-        normalize=Normalization([*mean], [*std]),
+        normalize=Normalization(mean, std),
         interpolation=interpolation,
         crop_share=share,
         squash=hints.squash,
@@ -387,3 +365,10 @@ def origin_of(network: Network) -> Origin:
         report=network.report,
         details=source.config,
     )
+
+
+def _per_channel(values: Sequence[float], channels: int) -> list[float]:
+    """Return a value for each channel: averaged for one, repeated for more."""
+    if channels == 1:
+        return [sum(values) / len(values)]
+    return [values[i % len(values)] for i in range(channels)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
 import torch
@@ -42,13 +42,10 @@ class KeyRule:
 
     def filled(self, match: re.Match[str]) -> KeyRule:
         """Return the rule for one tensor, whose name matched the pattern of ours or of theirs."""
-        # a pattern may lack either placeholder
-        groups = match.groupdict()
-        block = str(int(groups.get("block") or 0))
-        kind = groups.get("kind") or ""
 
         def fill(name: str) -> str:
-            return name.replace("#", block).replace("@", kind)
+            template = name.replace("#", r"\g<block>").replace("*", r"\g<chunk>")
+            return match.expand(template.replace("@", r"\g<kind>"))
 
         return KeyRule(fill(self.ours), tuple(map(fill, self.theirs)), self.change)
 
@@ -123,8 +120,9 @@ def within(rules: Sequence[KeyRule], ours: str, *theirs: str) -> tuple[KeyRule, 
 @cache
 def _pattern(name: str) -> re.Pattern[str]:
     """Return the regular expression of a name in a rule."""
-    escaped = re.escape(name).replace(r"\#", r"(?P<block>\d{1,4})").replace(r"\*", r"\d{1,4}")
-    return re.compile(escaped.replace("@", "(?P<kind>weight|bias)"))
+    escaped = re.escape(name).replace("@", "(?P<kind>weight|bias)")
+    escaped = escaped.replace(r"\#", r"(?P<block>\d{1,4})")
+    return re.compile(escaped.replace(r"\*", r"(?P<chunk>\d{1,4})"))
 
 
 def map_in(rules: Iterable[KeyRule], keys: Iterable[str]) -> dict[str, KeyRule]:
@@ -149,9 +147,6 @@ def map_in(rules: Iterable[KeyRule], keys: Iterable[str]) -> dict[str, KeyRule]:
                 continue
             # the row for this tensor, whose parts must all be there
             rule = row.filled(match)
-            if len(rule.theirs) == 1:
-                # a `*` in the name stands for a number that `filled` does not know
-                rule = replace(rule, theirs=(key,))
             if all(name in keys for name in rule.theirs):
                 result.setdefault(rule.ours, rule)
                 break
@@ -174,13 +169,13 @@ def map_out(
     tensors: dict[str, Tensor] = {}
     unmapped: list[str] = []
     for name, tensor in state.items():
-        matches = [(_pattern(rule.ours).fullmatch(name), rule) for rule in rules]
-        fitting = [rule.filled(match) for match, rule in matches if match]
-        if not fitting:
+        matches = ((_pattern(rule.ours).fullmatch(name), rule) for rule in rules)
+        rule = next((rule.filled(match) for match, rule in matches if match), None)
+        if rule is None:
             unmapped.append(name)
             continue
         # one tensor, or the parts of a stack
-        parts = fitting[0].write(tensor, channels)
-        for key, part in zip(fitting[0].theirs, parts, strict=True):
+        parts = rule.write(tensor, channels)
+        for key, part in zip(rule.theirs, parts, strict=True):
             tensors[key] = part.contiguous()
     return tensors, unmapped

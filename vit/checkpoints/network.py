@@ -30,8 +30,8 @@ COPIES = (
     ("state_dict", "ema_state_dict", r"ema_state_dict\.steps"),
     ("state_dict", "current_model_state", r"averaging_state\..*"),  # Lightning's WeightAveraging
     ("average_model_state", "", r"callbacks\..*"),  # its StochasticWeightAveraging
-    ("n_averaged", "", ""),  # torch's AveragedModel, which has a counter beside the module
-    ("ema", "", ""),  # an exponential moving average, as timm's and DeiT's
+    ("n_averaged", "", ".*"),  # torch's AveragedModel, which has a counter beside the module
+    ("ema", "", ".*"),  # an exponential moving average, as timm's and DeiT's
     (
         "teacher",
         "student",  # of DINO, iBOT and DINOv2, with their heads or options
@@ -39,7 +39,7 @@ COPIES = (
         r"|teacher_temp|use_bn_in_head)",
     ),
     ("target_encoder", "", r"predictor\..*|prototypes"),  # of I-JEPA and MSN
-    ("", "momentum", ""),
+    ("", "momentum", ".*"),
 )
 # names of what stands beside the trained network; no rule, but the more likely choice
 BESIDE_IT = {"teacher", "reference", "ref", "frozen", "init", "initial", "old"}
@@ -89,7 +89,6 @@ class Network:
             nor the settings say what it reads.
         encoder: the encoder's architecture.
         decoder: the decoder's architecture; None for an encoder alone.
-        norm_pix_loss: whether the decoder predicts normalised patches.
         model: the model on the device meta, without values.
     """
 
@@ -105,7 +104,6 @@ class Network:
     own_head: bool = False
     encoder: ViTConfig = field(init=False)
     decoder: DecoderConfig | None = None
-    norm_pix_loss: bool = False
     model: Model = field(init=False)
 
     @property
@@ -158,8 +156,6 @@ class Network:
 
     def allows(self, name: str) -> bool:
         """Return whether the options allow a tensor, by any name that a message may have used."""
-        if not self.options.allow:
-            return False
         names = [name, f"encoder.{name}"]
         for key in self.tensors[name].theirs if name in self.tensors else (name,):
             names += [key.removeprefix(place) for place in places_of(self.prefix)]
@@ -175,13 +171,14 @@ class Network:
         for ours, tensor in self.tensors.items():
             for key in tensor.theirs:
                 value = self.source.tensors[key]
-                count = count_not_finite(value)
-                if not holds_weights(value):
+                has_values = value.layout is torch.strided and not value.is_meta
+                if not (has_values and value.is_floating_point()):
                     problems[key] = (
                         f"{key} holds no weights: {value.dtype} on device {value.device}"
                     )
-                # most are good, and need no permission
-                elif count and not self.allows(ours):
+                    continue
+                count = count_not_finite(value)
+                if count and not self.allows(ours):
                     problems[key] = (
                         f"{key} holds {count} values that are nan or infinite; "
                         "the training that made it diverged, or the file is damaged"
@@ -189,15 +186,8 @@ class Network:
         return problems
 
 
-def holds_weights(tensor: Tensor) -> bool:
-    """Return whether a tensor has values, in floating point, and dense."""
-    return tensor.is_floating_point() and not tensor.is_meta and tensor.layout is torch.strided
-
-
 def count_not_finite(tensor: Tensor) -> int:
-    """Count the nan and infinite values of a tensor as float32; 0 if it holds no weights."""
-    if not holds_weights(tensor):
-        return 0
+    """Count the nan and infinite values of a tensor as float32."""
     return int((~torch.isfinite(tensor.float())).sum())
 
 
@@ -291,7 +281,7 @@ def _choose(source: Source, options: LoadOptions) -> Network:
         key=lambda path: (bool(BESIDE_IT & _words(path, ())), path.count("."), path),
     )
     file_format, prefix = networks.pop(chosen)
-    reason = refusal(name.removeprefix(prefix) for name in tensors if name.startswith(prefix))
+    reason = refusal([name.removeprefix(prefix) for name in tensors if name.startswith(prefix)])
     if reason:
         raise source.error(reason)
     network = _network(source, options, file_format, prefix, list(networks))
@@ -320,7 +310,7 @@ def _is_taken(path: str, rival: str, facts: list[str]) -> bool:
         # a place has a word that the other lacks; "" is in both, for any
         for first, second in ((mine, theirs), (theirs, mine)):
             fits = winner in first - second | {""} and loser in second - first | {""}
-            if fits and (not mark or any(re.fullmatch(mark, fact) for fact in facts)):
+            if fits and any(re.fullmatch(mark, fact) for fact in facts):
                 return first is mine
     return False
 

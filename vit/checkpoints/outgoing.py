@@ -24,7 +24,7 @@ from vit.checkpoints.names import KeyRule, map_out, within
 from vit.config import ViTConfig
 from vit.errors import CheckpointError
 from vit.mae import Model
-from vit.weights import TIMM_EPS, Origin, timm_config
+from vit.weights import TIMM_EPS, Origin, named_tensors, timm_config
 
 Outgoing = tuple[dict[str, Tensor], dict[str, Any], dict[str, Any], list[str]]
 
@@ -50,10 +50,7 @@ def _renamed(
         rules: the table.
         optional: the part that may be left out, by the prefix of its names.
     """
-    # our names: an autoencoder's encoder has no `encoder.` in front
-    state = {}
-    for name, value in model.state_dict().items():
-        state[name.removeprefix("encoder.")] = value.detach().cpu()
+    state = {name: value.cpu() for name, value in named_tensors(model).items()}
     tensors, unmapped = map_out(rules, state, channels=model.encoder.config.channels)
     homeless = [name for name in unmapped if not name.startswith(optional)]
     if homeless:

@@ -98,8 +98,7 @@ class Source:
     Attributes:
         path: as requested.
         tensors: all of them, on the CPU; keys of nested dicts are joined by dots.
-        values: everything else under such keys: plain values as they are, anything else as the
-            name of its type.
+        values: everything else under such keys.
         config: the config.json next to the weights or, in our own files, in their metadata; empty
             if there is neither.
         preprocessor: the preprocessor_config.json next to the weights; empty if there is none.
@@ -135,14 +134,13 @@ class Source:
 # ---- Files ---------------------------------------------------------------------------------------
 
 
-def read_checkpoint(path: str | Path) -> Source:
+def read_checkpoint(path: Path) -> Source:
     """Read a file of weights, or a folder with one.
 
     Args:
         path: a .safetensors file; a torch file, recognised by its content; or a folder with one of
             `FOLDER_FILES`.
     """
-    path = Path(path)
     main = path
     if path.is_dir():
         main = _file_in(path)
@@ -324,17 +322,14 @@ def flatten(tree: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
     The keys on the way to a value, joined by dots, are its name.
     """
-    # plain values stay; of anything else, the type is enough to recognise a format
     tensors: dict[str, Tensor] = {}
     values: dict[str, Any] = {}
     for name, value in _leaves(tree, ""):
         if isinstance(value, Tensor):
             value = value.detach()
             tensors[name] = value if value.is_meta else value.cpu()
-        elif isinstance(value, list | tuple | PLAIN):
-            values[name] = value
         else:
-            values[name] = type(value).__name__
+            values[name] = value
     return tensors, values
 
 

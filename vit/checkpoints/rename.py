@@ -39,7 +39,6 @@ HEADS = {"head", "heads", "classifier"}
 ENTRANCE = re.compile("stem|pre|embed|pos|token|rope|norm")
 # a tensor of a layer
 IN_BLOCK = re.compile(r"(?:^|\.)(?:blocks|layers?)\.\d+\.")
-KERNELS = "patch_embed.proj.weight"
 
 
 def rename(network: Network) -> None:
@@ -49,10 +48,7 @@ def rename(network: Network) -> None:
     rules = rules_of(network.source, network.format, network.prefix)
 
     # D of the tokens is that of the patch kernels (D, C, p, q); C is that of the images
-    width = 0
-    channels = 1
-    if KERNELS in rules:
-        width, channels, *_ = tensors[rules[KERNELS].theirs[0]].shape
+    width, channels, *_ = tensors[rules["patch_embed.proj.weight"].theirs[0]].shape
     used = {key for rule in rules.values() for key in rule.theirs}
     used |= load_head(network, width)
     network.unplaced = [key for key in tensors if key not in used]
@@ -61,14 +57,11 @@ def rename(network: Network) -> None:
     # their tensors, turned into ours
     for name, rule in rules.items():
         if network.options.part == "encoder" and name.startswith("decoder."):
-            reason = "only the encoder was requested"
-            network.report.dropped.update(dict.fromkeys(rule.theirs, reason))
+            dropped = dict.fromkeys(rule.theirs, "only the encoder was requested")
+            network.report.dropped |= dropped
             continue
-        value = tensors[rule.theirs[0]]
-        changes = []
-        if rule.change:
-            value = rule.read([tensors[key] for key in rule.theirs], channels)
-            changes.append(NOTES[rule.change])
+        value = rule.read([tensors[key] for key in rule.theirs], channels)
+        changes = [NOTES[rule.change]] if rule.change else []
         network.tensors[name] = ModelTensor(value, rule.theirs, changes)
 
 
@@ -127,10 +120,11 @@ def account_for_rest(network: Network, is_whole: bool) -> None:
     """
     # the modules directly in the network that are it
     prefix = network.prefix
-    parts = set()
-    for tensor in network.tensors.values():
-        if tensor.theirs[0].startswith(prefix):
-            parts.add(tensor.theirs[0].removeprefix(prefix).partition(".")[0])
+    parts = {
+        tensor.theirs[0].removeprefix(prefix).partition(".")[0]
+        for tensor in network.tensors.values()
+        if tensor.theirs[0].startswith(prefix)
+    }
 
     report = network.report
     usual: dict[str, None] = {}
@@ -176,10 +170,10 @@ def account_for_rest(network: Network, is_whole: bool) -> None:
 def _reason(network: Network, key: str) -> str:
     """Return why a tensor is left out; "" if its name does not say why."""
     # a copy, or what stands beside one, and the branch that takes it
-    own_places = places_of(network.prefix)
+    own_places = {*places_of(network.prefix)}
     for network_place in network.others:
-        places = [place for place in places_of(network_place) if place not in own_places]
-        if any(key.startswith(place) for place in places):
+        places = {*places_of(network_place)} - own_places
+        if key.startswith(tuple(places)):
             words = [
                 word for word in network_place.split(".") if word not in network.prefix.split(".")
             ]

@@ -40,9 +40,10 @@ class Report:
 
     def __str__(self) -> str:
         """Return a table: used tensors are counted, all others named, similar layers together."""
-        converted = []
-        for ours, (theirs, change) in self.converted.items():
-            converted.append(f"{', '.join(theirs)} -> {ours}: {change}")
+        converted = [
+            f"{', '.join(theirs)} -> {ours}: {change}"
+            for ours, (theirs, change) in self.converted.items()
+        ]
         # the names of the dropped tensors by their reason
         dropped: dict[str, list[str]] = {}
         for name, reason in self.dropped.items():

@@ -49,13 +49,10 @@ def located(name: str) -> Path | None:
         return models[name]
 
     # nothing: say which names there are
-    message = (
+    raise CheckpointError(
         f"no checkpoint at {name}; timm's models are called timm/NAME, the hub's "
-        "hf/ORGANISATION/NAME"
+        f"hf/ORGANISATION/NAME; the package has {', '.join(models)}"
     )
-    if models:
-        message += f"; the package has {', '.join(models)}"
-    raise CheckpointError(message)
 
 
 def shipped(name: str) -> dict[str, Any]:

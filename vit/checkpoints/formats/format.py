@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field
-from torch import nn
+from pydantic import AfterValidator, Field
 
 from vit.checkpoints.names import KeyRule
 from vit.checkpoints.reading import Source
@@ -30,8 +29,6 @@ class Hints(Settings):
 
     The model built from both checks the architecture.
     """
-
-    model_config = ConfigDict(arbitrary_types_allowed=True)
 
     encoder: Annotated[dict[str, Any], AfterValidator(_sides)] = Field(default_factory=dict)
     """settings of `ViTConfig`; they must agree with the tensors"""
@@ -61,12 +58,10 @@ class Hints(Settings):
     code: Literal["", "form", "named"] = ""
     """how known code shows, whose blocks are all of the kind computed here: by the file's form, or
     by the name of an architecture of its in the file; "" if it does not"""
-    code_heads: Mapping[int, int] = Field(default_factory=dict)
-    """heads by width in that code"""
     head_problem: str = ""
     """other operations of its code between the final norm and the head; "" for none"""
-    twin: nn.Module | None = None
-    """a small timm model that computes as the one in the settings"""
+    twin: Any = None
+    """a small timm model that computes as the one in the settings; None for none"""
 
 
 def class_names(labels: Mapping[Any, Any] | Iterable[Any]) -> tuple[str, ...]:
@@ -103,6 +98,7 @@ class Format:
             `Source.values`, "config.json says FORMAT", or "arch NAME"; by default, any does.
         hints: reads the settings, and returns values of `Hints`.
         global_pool: what the head reads in every model of this format; "" if it varies.
+        heads: of its code, by width, where others have another number.
         norm_eps, interpolation, crop_share: the values if the settings do not say.
         usual_input: mean and std of the input, likewise.
         other_inputs: on which models of this format use another mean and std, if any do.
@@ -114,6 +110,7 @@ class Format:
     marks: str = ".*"
     hints: Callable[[Source], dict[str, Any]] = lambda source: {}
     global_pool: str = ""
+    heads: Mapping[int, int] = field(default_factory=dict)
     # most formats are for models trained on ImageNet by code that uses its mean
     norm_eps: float = 1e-6
     usual_input: tuple[tuple[float, ...], ...] = IMAGENET
@@ -123,8 +120,11 @@ class Format:
 
     def marked(self, source: Source, prefix: str) -> bool:
         """Return whether the tensors under `prefix`, or the settings, mark this format."""
-        names = [key.removeprefix(prefix) for key in source.tensors] + list(source.tensors)
-        names += source.values
-        names.append(f"config.json says {source.config.get('format')}")
-        names.append(f"arch {source.values.get('arch')}")
+        names = [
+            *(key.removeprefix(prefix) for key in source.tensors),
+            *source.tensors,
+            *source.values,
+            f"config.json says {source.config.get('format')}",
+            f"arch {source.values.get('arch')}",
+        ]
         return any(re.fullmatch(self.marks, name) for name in names)

@@ -191,10 +191,11 @@ def _read_preprocessor(source: Source, channels: int, differences: list[str]) ->
         differences: gets the steps that are not carried out here.
     """
     # the file's steps; one that is null is left out
-    stated = {}
-    for key, value in source.preprocessor.items():
-        if value is not None or key.startswith("do_"):
-            stated[key] = value
+    stated = {
+        key: value
+        for key, value in source.preprocessor.items()
+        if value is not None or key.startswith("do_")
+    }
 
     # its class, found by its name or the model's, gives the rest
     usual = OF_TYPE.get(str(source.config.get("model_type")), "ViT")

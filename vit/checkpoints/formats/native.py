@@ -38,11 +38,10 @@ def own_hints(source: Source) -> dict[str, Any]:
     # A run's checkpoint (see `vit.training.run`) has the same settings among its values, those of
     # the encoder as encoder.KEY; a plain state dict has none
     if not config:
-        config = {"encoder": {}, "decoder": {}, **source.values}
-        for name, value in source.values.items():
-            part, _, key = name.partition(".")
-            if part in ("encoder", "decoder") and key:
-                config[part][key] = value
+        config = {**source.values}
+        for part in ("encoder", "decoder"):
+            names = [name for name in config if name.startswith(f"{part}.")]
+            config[part] = {name.removeprefix(f"{part}."): config[name] for name in names}
         if not config["encoder"]:
             return {"code": "form"}
     hints = {key: config[key] for key in Hints.model_fields if config.get(key) is not None}

@@ -7,7 +7,7 @@ families are refused, naming an operation that this encoder lacks.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Any
 
 from vit.checkpoints.formats.format import HALVES, Format
@@ -150,9 +150,8 @@ NOT_COMPUTED = (
 )  # fmt: skip
 
 
-def refusal(keys: Iterable[str]) -> str:
+def refusal(keys: Collection[str]) -> str:
     """Return which of `NOT_COMPUTED` the keys show; "" for none."""
-    keys = list(keys)
     for ends, operation in NOT_COMPUTED:
         pattern = re.compile(rf"(.*\.)?({ends})", re.DOTALL)
         for key in keys:

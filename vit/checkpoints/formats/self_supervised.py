@@ -110,22 +110,18 @@ DINOV2 = Format(
 
 # ---- MoCo v3, MSN, I-JEPA ------------------------------------------------------------------------
 
-# by width
-OF_MOCO: dict[str, Any] = {"code_heads": {384: 12, 768: 12}}
-
 
 def moco_hints(source: Source) -> dict[str, Any]:
     """Recognise MoCo v3's files by their two encoders or by the fixed positions of its classifiers.
 
-    Their table is zero for the class token, as no learned one is. Its "vit_small" has another
-    number of heads than others.
+    Their table is zero for the class token, as no learned one is.
     """
     for key, tensor in source.tensors.items():
         has_table = key.endswith("pos_embed") and tensor.ndim == 3 and not tensor.is_meta
         if re.search(r"(base|momentum)_encoder\.", key):
-            return of_code(source, "arch", r"vit_(conv_)?(small|base)") | OF_MOCO
+            return of_code(source, "arch", r"vit_(conv_)?(small|base)")
         if has_table and not tensor[0, 0].any():
-            return {"code": "form"} | OF_MOCO
+            return {"code": "form"}
     return {}
 
 
@@ -143,6 +139,7 @@ MOCO = Format(
     rules=ENCODER,
     hints=moco_hints,
     global_pool="token",
+    heads={384: 12, 768: 12},  # its "vit_small" has twice the usual number
     interpolation="bilinear",  # as its main_lincls.py
     crop_share=0.875,
     other_inputs=OTHER_INPUTS,

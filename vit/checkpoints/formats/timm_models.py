@@ -70,17 +70,16 @@ def hints(source: Source) -> dict[str, Any]:
 
     # JSON cannot hold the classes that code may have given, of an MLP, an activation, or a norm;
     # then the tensors decide
-    described = {name: value.shape for name, value in model.state_dict().items()}
-    stored = {name: value.shape for name, value in source.tensors.items()}
-    for name in sorted(described.keys() | stored):
-        if name.startswith("blocks.0.") and described.get(name) != stored.get(name):
-            text = (
-                f"its settings describe another block ({name}) than its tensors, which are taken: "
-                "its code may give mlp_layer, act_layer or others, which config.json cannot hold; "
-                "assuming SiLU as the gate of a SwiGLU, else an exact GELU"
-            )
-            result["differences"] += (text,)
-            break
+    described = {(name, value.shape) for name, value in model.state_dict().items()}
+    stored = {(name, value.shape) for name, value in source.tensors.items()}
+    differing = sorted(name for name, _ in described ^ stored if name.startswith("blocks.0."))
+    if differing:
+        text = (
+            f"its settings describe another block ({differing[0]}) than its tensors, which are "
+            "taken: its code may give mlp_layer, act_layer or others, which config.json cannot "
+            "hold; assuming SiLU as the gate of a SwiGLU, else an exact GELU"
+        )
+        result["differences"] += (text,)
     return result | {"twin": twin}
 
 
@@ -113,18 +112,18 @@ def _hints_of_model(model: Any, settings: dict[str, Any]) -> dict[str, Any]:
         "global_pool": model.global_pool or None,
         "norm_eps": model.blocks[0].norm1.eps,
     }
-    # the input; half a normalisation is none
+    # the input
     crop_mode = settings.get("crop_mode") or "center"
     result = {
         "encoder": only_given(encoder),
         "class_names": class_names(settings.get("label_names") or ()),
+        "mean": settings.get("mean") or (),
+        "std": settings.get("std") or (),
         "interpolation": settings.get("interpolation"),
         "crop_share": settings.get("crop_pct"),
         "squash": crop_mode == "squash",
         "differences": (),
     }
-    if settings.get("mean") and settings.get("std"):
-        result |= {"mean": settings["mean"], "std": settings["std"]}
     if crop_mode not in ("center", "squash"):
         text = f"its settings fit images by {crop_mode!r}, which is not supported"
         result["differences"] = (f"{text}; assuming 'center'",)
