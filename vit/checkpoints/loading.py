@@ -72,6 +72,7 @@ def load_model(
         CheckpointError: the file is not safe or no checkpoint, its family is not computed here, or
             a tensor is missing, unexpected, of another shape, or not finite; the message is one
             line.
+        ConfigError: an option that cannot be used.
         OSError: the file cannot be read.
     """
     # on the CPU, whatever the caller's default device is
