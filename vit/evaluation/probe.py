@@ -64,14 +64,9 @@ def fit_probe(
     features = features @ inverse_root.T  # (N, D)
 
     # a neighbouring strength's solution is a good start
-    scaled = torch.zeros(classes, dim, dtype=torch.double)
-    bias = torch.zeros(classes, dtype=torch.double)
-    if start is not None:
-        weight, bias = start
-        scaled = weight @ root
-        bias = bias.clone()
-    scaled.requires_grad_()
-    bias.requires_grad_()
+    weight, bias = start or (features.new_zeros(classes, dim), features.new_zeros(classes))
+    scaled = (weight @ root).requires_grad_()
+    bias = bias.clone().requires_grad_()
 
     # steps between two checks for convergence, which L-BFGS itself cannot do: it sees the gradient
     # of the scaled weights only
