@@ -104,9 +104,9 @@ def reliability_figure(
     """
     figure = titled_figure(5.2, 4.6, title, subtitle)
     axes, below = figure.subplots(2, 1, sharex=True, height_ratios=[3.2, 1])
-    confidence = np.array(bins["confidence"], dtype=float)
-    accuracy = np.array(bins["accuracy"], dtype=float)
-    count = np.array(bins["count"], dtype=float)
+    # An empty bin's None becomes nan
+    columns = [bins[key] for key in ("confidence", "accuracy", "count")]
+    confidence, accuracy, count = np.array(columns, dtype=float)
     width = 1 / len(count)
     middles = (np.arange(len(count)) + 0.5) * width
     blue, orange, *_ = COLOURS.series
