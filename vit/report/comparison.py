@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Collection, Sequence
+from itertools import chain
 from pathlib import Path
 
 from vit.config import spelled
@@ -83,12 +84,8 @@ def compare_runs(runs: Sequence[RunRecord]) -> list[Row]:
 
 def different_settings(runs: Sequence[RunRecord]) -> list[str]:
     """Return the settings in which any two runs differ, in order."""
-    different = []
-    for key in DEFAULTS:
-        # As JSON, because lists cannot be in a set
-        if len({json.dumps(run.identity.get(key)) for run in runs}) > 1:
-            different.append(key)
-    return different
+    # As JSON, because lists cannot be in a set
+    return [key for key in DEFAULTS if len({json.dumps(run.identity.get(key)) for run in runs}) > 1]
 
 
 def setting_cell(run: RunRecord, key: str) -> str:
@@ -137,13 +134,9 @@ def add_scores(
     rows: Sequence[Row], groups: Sequence[Group], targets: Collection[str], mark_best: bool
 ) -> None:
     """Add the scores of each group to its row: the means over seeds with standard deviations."""
-    scores = []
-    columns: dict[Column, float] = {}
-    for group in groups:
-        scores.append([scores_of(run, targets) for run in group])
-        for of_run in scores[-1]:
-            columns |= of_run
-
+    scores = [[scores_of(run, targets) for run in group] for group in groups]
+    # Each column that any run has, once, in order
+    columns = dict.fromkeys(column for of_run in chain(*scores) for column in of_run)
     for column in columns:
         name, measure = column
         means = []
