@@ -208,7 +208,9 @@ def test_the_strongest_are_as_they_are_and_all_others_dimmed():
     kept = torch.zeros_like(maps, dtype=torch.bool)
     kept[0, 0, 1, 2:4] = True
     kept[0, 1] = True
-    figure = strongest_figure(images(1), maps, kept, ["a", "b", "c"], [""], "T", "", share=0.6)
+    names = ["a", "b", "c"]
+    masses = torch.zeros(1, 3)
+    figure = strongest_figure(images(1), maps, kept, names, [""], "T", "", share=0.6, masses=masses)
     original, *panels = crops(figure)
     for panel, chosen in zip(panels, kept[0].numpy(), strict=True):
         assert (patches(panel)[chosen] == patches(original)[chosen]).all()

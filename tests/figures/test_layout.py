@@ -62,8 +62,9 @@ def masked():
     hidden[:, 1:, 2:] = True
     images, names = rand(4, 3, 12, 20), ["layer 0, mean", "layer 1, mean"]
     patches = [(2, 3)] * 4
+    look = {"masses": torch.zeros(4, 2), "scale": "log"}
     return masked_figure(
-        images, hidden, 1 - images, maps(4, 2), patches, names, HOSTILE[4:], *T, scale="log"
+        images, hidden, 1 - images, maps(4, 2), patches, names, HOSTILE[4:], *T, **look
     )
 
 

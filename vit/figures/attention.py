@@ -135,7 +135,7 @@ def strongest_figure(
     subtitle: str,
     *,
     share: float,
-    masses: Tensor | None = None,
+    masses: Tensor,
     query: Patch | Sequence[Patch] | None = None,
 ) -> Figure:
     """Draw the fewest patches that together hold a share of a map's attention, as DINO does at 60%.
@@ -187,7 +187,7 @@ def masked_figure(
     title: str,
     subtitle: str,
     *,
-    masses: Tensor | None = None,
+    masses: Tensor,
     scale: str = "shared",
 ) -> Figure:
     """Draw original, masked input, reconstruction, and the decoder's attention.
@@ -205,8 +205,7 @@ def masked_figure(
         patch: (row, column) of the query patch, one per image; outlined.
         panels: P names.
         labels: B names; may be empty strings.
-        masses: (B, P), the share on tokens without a place in the image; None or 0 if all is on
-            patches.
+        masses: (B, P), the share on tokens without a place in the image, 0 if there are none.
         scale: "shared", "row" or "log", as in `attention_figure`.
     """
     sheet = Sheet(images, maps, lead=3)
@@ -215,7 +214,7 @@ def masked_figure(
     # The mean of values in multiples of uniform is a share; with the mass beside it, all are 1
     on_visible = (values * ~masked[:, None]).mean((-2, -1))
     note = f"%: attention on visible patches, which are {1 - masked.mean():.0%} of all patches."
-    if masses is not None and masses.any():
+    if masses.any():
         note += f" The attention on neither kind of patch is on {NO_PLACE}."
 
     # Masked patches are grey in the second tile, and crossed in the maps
