@@ -343,12 +343,12 @@ class Sheet:
         rows: list[list[Tile | None]] = []
         first = self.lead + self.a_line
         for image, tiles in enumerate(images):
-            row: list[Tile | None] = []
-            for tile in tiles:
-                if query:
-                    patch = np.broadcast_to(query, (len(images), 2))[image]
-                    tile = tile._replace(pixels=outlined(tile.pixels, patch, self.patch))
-                row.append(tile)
+            row: list[Tile | None] = [*tiles]
+            if query:
+                patch = np.broadcast_to(query, (len(images), 2))[image]
+                row = [
+                    tile._replace(pixels=outlined(tile.pixels, patch, self.patch)) for tile in tiles
+                ]
             # Images with few maps share a row; many maps go on below each other
             if image % self.across:
                 rows[-1] += row

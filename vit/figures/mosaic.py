@@ -138,8 +138,8 @@ def mosaic(
         scale.draw_bar(axes.inset_axes(place, transform=axes.transData), length / DPI)
     if legend:
         axes.legend(
-            list(legend.values()),
-            list(legend),
+            legend.values(),
+            legend,
             loc="upper left",
             ncols=in_line,
             handlelength=1.1,
