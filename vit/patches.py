@@ -113,8 +113,7 @@ def sincos_positions(grid_size: tuple[int, int], embed_dim: int, order: str = "m
     # the angles of each patch, row by row
     rows = torch.arange(grid_size[0], dtype=torch.float64)
     columns = torch.arange(grid_size[1], dtype=torch.float64)
-    x = columns.repeat(grid_size[0])[:, None] * frequencies  # (L, D/4)
-    y = rows.repeat_interleave(grid_size[1])[:, None] * frequencies  # (L, D/4)
+    y, x = torch.cartesian_prod(rows, columns).T[:, :, None] * frequencies  # (L, D/4) each
     parts = {"sin x": x.sin(), "cos x": x.cos(), "sin y": y.sin(), "cos y": y.cos()}
     return torch.cat([parts[name] for name in SINCOS_ORDERS[order].split(", ")], dim=1).float()
 
