@@ -152,6 +152,8 @@ class Run:
             "optimizer": self.optimizer.state_dict(),
             "callbacks": callback_states or self.callback_states or {},
             "seconds": self.seconds,
+            # empty without a scale
+            "loss_scale": self.loss_scale.state_dict(),
             # for comparison with a resumed run
             "config": self.config.to_dict(),
             "data_content_hash": self.data.content_hash,
@@ -168,8 +170,6 @@ class Run:
             "std": self.normalize.std,
             **architecture(self.model),
         }
-        if self.loss_scale.is_enabled():
-            state["loss_scale"] = self.loss_scale.state_dict()
         if self.ema is not None:
             state["model_ema"] = dict(self.ema.module.state_dict())
         save_state(folder, self.step, state, kept=self.held_steps)
@@ -269,8 +269,8 @@ def _restore(run: Run, state: dict[str, Any]) -> None:
     model = {f"model.{name}": values for name, values in state["model"].items()}
     run.objective.load_state_dict(state["objective"] | model)
     run.optimizer.load_state_dict(state["optimizer"])
-    # a run that began in float16 may continue in another type, without a scale
-    if "loss_scale" in state and run.loss_scale.is_enabled():
+    # a run that began in float16 may continue in another type, whose scale ignores it
+    if state.get("loss_scale"):
         run.loss_scale.load_state_dict(state["loss_scale"])
     if run.ema is not None:
         run.ema.module.load_state_dict(state["model_ema"])
