@@ -63,33 +63,29 @@ class Bar(tqdm):
 
 
 class Lines:
-    """A stream, e.g. a file or pipe, on which each state of a bar is a line."""
-
-    def __init__(self, stream: TextIO):
-        self._stream = stream
+    """A stream that writes each state of a bar as a line on stderr, e.g. in a file or pipe."""
 
     def write(self, text: str) -> None:
         """Write `text` without what moves a terminal's cursor, unless nothing is left."""
         # tqdm begins with a carriage return, and pads with spaces what it overwrites
         line = text.strip()
         if line:
-            self._stream.write(f"{line}\n")
-            self._stream.flush()
+            sys.stderr.write(f"{line}\n")
+            sys.stderr.flush()
 
     def flush(self) -> None:
         """Do nothing: each line has been flushed."""
 
 
-def progress_bar(stream: TextIO, line: str, **options: Any) -> Bar:
-    """Return a bar on a terminal; on any other stream, one that writes a line from time to time.
+def progress_bar(line: str, **options: Any) -> Bar:
+    """Return a bar on stderr; if that is no terminal, one that writes a line from time to time.
 
     Args:
-        stream: where to write.
         line: what a line shows, as tqdm's `bar_format`.
         options: tqdm's, for a terminal.
     """
-    if stream.isatty():
-        return Bar(file=stream, dynamic_ncols=True, **options)
+    if sys.stderr.isatty():
+        return Bar(dynamic_ncols=True, **options)
 
     # A line by the clock, not by the number of items, and none for quick work. The time left
     # follows from the mean rate so far, because the last items alone may be slow ones.
@@ -101,7 +97,7 @@ def progress_bar(stream: TextIO, line: str, **options: Any) -> Bar:
         leave=False,
         bar_format=line,
     )
-    return Bar(file=Lines(stream), **options)  # type: ignore[call-overload]
+    return Bar(file=Lines(), **options)  # type: ignore[call-overload]
 
 
 def work_bar(title: str, total: int | None, unit: str, items: Iterable[Any] | None = None) -> Bar:
@@ -115,9 +111,7 @@ def work_bar(title: str, total: int | None, unit: str, items: Iterable[Any] | No
     """
     # tqdm replaces the names in braces
     line = f"{{desc}}  {{n:,}}/{{total:,}}{unit}  {{elapsed}} elapsed  {{remaining}} left"
-    return progress_bar(
-        sys.stderr, line, iterable=items, desc=title, total=total, unit=unit, leave=False
-    )
+    return progress_bar(line, iterable=items, desc=title, total=total, unit=unit, leave=False)
 
 
 def track(

@@ -1,6 +1,5 @@
 """Callbacks: metrics.jsonl has whole lines, each step once; scores along the way; progress."""
 
-import io
 import re
 from dataclasses import replace
 from functools import partial
@@ -123,14 +122,14 @@ LINE = re.compile(r"epoch (\d+)/2  loss (\d+\.\d{4})  [\d,]+ images/s  step (\d+
     ("start", "seconds", "shown"), [(0, 60, [2, 10]), (5, 1e-9, [7, 8, 9, 10]), (9, 60, [10])]
 )
 def test_without_a_terminal_there_are_plain_lines_at_both_ends_and_when_their_time_has_come(
-    start, seconds, shown, monkeypatch
+    start, seconds, shown, monkeypatch, capsys
 ):
     monkeypatch.setattr("vit.training.callbacks.SECONDS_BETWEEN_LINES", seconds)
-    stream, run = io.StringIO(), run_at(start, total=10)
-    progress = Progress(run, stream)
+    run = run_at(start, total=10)
+    progress = Progress(run)
     for step in range(start + 1, 11):
         progress.on_step(run, done_at(step, step / 5, 1 / step))
     progress.close()
-    lines = [LINE.fullmatch(line) for line in stream.getvalue().splitlines()]
+    lines = [LINE.fullmatch(line) for line in capsys.readouterr().err.splitlines()]
     assert [int(line[3]) for line in lines] == shown
     assert (lines[-1][1], float(lines[-1][2])) == ("2", 0.1)  # never a third of two epochs

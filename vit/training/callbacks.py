@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 
@@ -143,25 +143,21 @@ def snapshot_steps(total: int, count: int) -> list[int]:
 
 
 class Progress(Callback):
-    """Shows epoch, loss, images per second and time left.
+    """Shows epoch, loss, images per second and time left on stderr, as a bar or line by line.
 
     Speed and time left follow from the steps after the first, which may compile. Reading the loss
     waits for the GPU, so it is read only from time to time.
 
     Args:
         run: at the step from which it continues.
-        stream: where to write; None: stderr. A terminal shows a bar, anything else gets a line from
-            time to time.
     """
 
-    def __init__(self, run: Run, stream: TextIO | None = None):
-        stream = stream or sys.stderr
+    def __init__(self, run: Run):
         self._first_step = run.step + 1
         self._pause = SECONDS_BETWEEN_LINES
-        if stream.isatty():
+        if sys.stderr.isatty():
             self._pause = SECONDS_BETWEEN_LOSSES
         self._bar = progress_bar(
-            stream,
             "{desc}  step {n_fmt}/{total_fmt}  {remaining} left",
             total=run.total_steps,
             initial=run.step,
