@@ -130,12 +130,12 @@ def legrad(
 
 def _parts_of_lists(model: nn.Module) -> dict[str, nn.Module]:
     """Return the parts of a model's lists with their names, the outer before the inner."""
-    parts = {}
-    for name, part in model.named_modules():
-        parent = model.get_submodule(name.rpartition(".")[0])
-        if isinstance(parent, nn.ModuleList | nn.Sequential):
-            parts[name] = part
-    return parts
+    lists = nn.ModuleList | nn.Sequential
+    return {
+        name: part
+        for name, part in model.named_modules()
+        if isinstance(model.get_submodule(name.rpartition(".")[0]), lists)
+    }
 
 
 def _blocks_of(listed: dict[str, nn.Module], maps: AttentionMaps) -> dict[int, str]:
