@@ -104,13 +104,8 @@ def test_what_goes_to_a_gpu_is_pinned_and_copied_in_the_background(monkeypatch):
     values.pin_memory().to.assert_called_once_with(cuda, non_blocking=True)
     # several in one copy
     copies = []
-    empty = torch.empty
-
-    def pinned(*size, pin_memory, **options):
-        assert pin_memory
-        return empty(*size, **options)
-
-    monkeypatch.setattr(torch, "empty", pinned)
+    pinned = []
+    monkeypatch.setattr(Tensor, "pin_memory", lambda values: pinned.append(len(values)) or values)
     monkeypatch.setattr(
         Tensor, "to", lambda values, *where, **how: copies.append((where, how)) or values
     )
@@ -118,3 +113,5 @@ def test_what_goes_to_a_gpu_is_pinned_and_copied_in_the_background(monkeypatch):
     for one, other in zip(all_to_device(tensors, cuda), tensors, strict=True):
         assert torch.equal(one, other)
     assert copies == [((cuda,), {"non_blocking": True})]
+    # 40 + 24 + 1 bytes, each from a multiple of 16
+    assert pinned == [48 + 32 + 16]

@@ -105,24 +105,16 @@ def all_to_device(tensors: Sequence[Tensor], device: torch.device) -> list[Tenso
     if device.type != "cuda":
         return [values.to(device) for values in tensors]
 
-    # side by side in one buffer, each from a multiple of 16 bytes, where a GPU reads any type
-    starts = []
-    end = 0
+    # side by side as bytes, each from a multiple of 16, where a GPU reads any type
+    parts = []
     for values in tensors:
-        starts.append(end)
-        end += math.ceil(values.nbytes / 16) * 16
-    buffer = torch.empty(end, dtype=torch.uint8, pin_memory=True)
-    for values, start in zip(tensors, starts, strict=True):
-        _view_of(buffer, start, values).copy_(values)
-    on_device = buffer.to(device, non_blocking=True)
+        part = values.flatten().view(torch.uint8)
+        parts.append(nn.functional.pad(part, (0, -len(part) % 16)))
+    pieces = to_device(torch.cat(parts), device).split([len(part) for part in parts])
     return [
-        _view_of(on_device, start, values) for values, start in zip(tensors, starts, strict=True)
+        piece[: values.nbytes].view(values.dtype).view(values.shape)
+        for values, piece in zip(tensors, pieces, strict=True)
     ]
-
-
-def _view_of(buffer: Tensor, start: int, like: Tensor) -> Tensor:
-    """Return the bytes of `buffer` from `start` as a tensor of the type and shape of `like`."""
-    return buffer[start : start + like.nbytes].view(like.dtype).view(like.shape)
 
 
 def device_name(device: torch.device) -> str:
