@@ -356,7 +356,8 @@ def head_measures(model: nn.Module, run: Callable[[], object]) -> Tensor:
     counts: dict[int, int] = {}
 
     def measure(layer: int, weights: Tensor, values: Tensor) -> Tensor:
-        name, attention = layers[layer]
+        name = names[layer]
+        attention = model.get_submodule(name)
         if not isinstance(attention, MultiHeadSelfAttention):
             raise AttentionError(
                 f"{name} ({type(attention).__name__}) does not say what its heads write"
@@ -374,7 +375,7 @@ def head_measures(model: nn.Module, run: Callable[[], object]) -> Tensor:
         return mixed
 
     interception = Interception(model, measure)
-    layers = interception.layers
+    names = interception.names
     with eval_mode(model), interception.active():
         run()
     return torch.cat([sums[layer] / counts[layer] for layer in sorted(sums)])

@@ -95,7 +95,7 @@ class AttentionMaps:
     @property
     def names(self) -> list[str]:
         """The names of all attention layers; some kinds are known only once they have run."""
-        return [name for name, _ in self._interception.layers]
+        return self._interception.names
 
     @property
     def layers(self) -> list[int]:

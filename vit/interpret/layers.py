@@ -90,9 +90,9 @@ class Interception(TorchFunctionMode):
         self._fused_multi_head_attention = _copy_with_kernel(self._attend)
 
     @property
-    def layers(self) -> list[tuple[str, nn.Module]]:
-        """The attention layers: those with that name, and others from their first call on."""
-        return [(self._parts[layer], layer) for layer in self._layers]
+    def names(self) -> list[str]:
+        """The attention layers: modules called so, and others from their first call on."""
+        return [self._parts[layer] for layer in self._layers]
 
     @contextmanager
     def active(self) -> Iterator[None]:

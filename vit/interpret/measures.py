@@ -281,7 +281,7 @@ def head_ablation(model: nn.Module, loss: Callable[[], Tensor]) -> Tensor:
     silenced: tuple[str, int] | None = None  # a layer and its head
 
     def mix(layer: int, weights: Tensor, values: Tensor) -> Tensor:
-        name, _ = interception.layers[layer]
+        name = interception.names[layer]
         heads[name] = weights.shape[1]
         mixed = weights @ values  # (B, h, N, d)
         if silenced and name == silenced[0]:
@@ -294,9 +294,9 @@ def head_ablation(model: nn.Module, loss: Callable[[], Tensor]) -> Tensor:
         loss_with_all = float(loss())
 
         # Then one pass for each head without it
-        shape = (len(interception.layers), max(heads.values()))
+        shape = (len(interception.names), max(heads.values()))
         increase = torch.full(shape, float("nan"), dtype=torch.float32)
-        for layer, (name, _) in enumerate(interception.layers):
+        for layer, name in enumerate(interception.names):
             for head in range(heads.get(name, 0)):
                 silenced = (name, head)
                 increase[layer, head] = float(loss()) - loss_with_all
