@@ -28,19 +28,18 @@ def run(options: Namespace) -> None:
     numbers = out.with_suffix(".npz")
     if options.numbers:
         require_free([numbers], options.overwrite, "--numbers")
-    # A run that still trains has snapshots, and no final weights yet: the last is the model
-    files = RunFiles(Path(options.checkpoint))
     snapshots: dict[str, Path] = {}
-    last = None
     if options.snapshots:
+        files = RunFiles(Path(options.checkpoint))
         snapshots = files.saved_snapshots()
         if not snapshots:
             advice = "a run with --run.snapshots 8 keeps some"
             raise RunError(f"{options.checkpoint} has no snapshots; {advice}")
+        # A run that still trains has no final weights yet: the last snapshot is the model
         if not files.model.is_file():
-            *_, last = snapshots.values()
+            *_, options.checkpoint = snapshots.values()
 
-    subject = ModelWithImages(*load_with_images(options, options.count, last))
+    subject = ModelWithImages(*load_with_images(options, options.count))
     if options.mask is not None:
         subject = subject.with_mask(options.mask, options.seed)
     # A moment for each snapshot, loaded one after the other; the model alone has no name

@@ -52,14 +52,13 @@ def data_of(options: Namespace) -> str | None:
 
 
 def load_with_images(
-    options: Namespace, count: int, checkpoint: Path | None = None, both_splits: bool = False
+    options: Namespace, count: int, both_splits: bool = False
 ) -> tuple[Model, Collection]:
     """Load a model, and find the images of a command line.
 
     Args:
         options: of the command.
         count: see `of_data`; image files are not limited.
-        checkpoint: of the model; None for that of the options.
         both_splits: see `of_data`.
     """
     # Reading folders and data sets takes many modules that other commands do not need
@@ -69,8 +68,8 @@ def load_with_images(
     data = data_of(options)
     if data is None:
         collection = of_images(options.images, options.on_bad_image)
-        return load(options, checkpoint), collection
+        return load(options), collection
     named = named_data(data, options.root)
     config = DataConfig(**named, on_bad_image=options.on_bad_image)
-    model = load(options, checkpoint)
+    model = load(options)
     return model, of_data(config, model.origin.image_size, count, both_splits)
