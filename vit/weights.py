@@ -294,14 +294,15 @@ class Origin(ModelInputs):
         """What was assumed or changed when the model was loaded."""
         return getattr(self.report, "notes", [])
 
-    def was_tested_on(self, content_hash: str) -> bool:
-        """Return whether the training held out the images with this hash.
+    def may_have_seen(self, content_hash: str) -> bool:
+        """Return whether nothing tells that the training held out the images with this hash.
 
         Args:
             content_hash: of the `vit.data.ImageSet`.
         """
         # the hash of the data is that of the training images, "-", that of the test images
-        return self.data_content_hash.rpartition("-")[2] == content_hash
+        tested_on = self.data_content_hash.rpartition("-")[2]
+        return not len(self.trained_on) and tested_on != content_hash
 
     @property
     def transform(self) -> Transform:

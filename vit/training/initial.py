@@ -57,8 +57,7 @@ def initial_model(
 
     # another number of classes means other images
     is_taught = loaded.encoder.config.num_classes == len(data.train.class_names) > 0
-    tested = origin.was_tested_on(data.test.content_hash)
-    may_have_seen = data.is_chosen and not tested and not len(origin.trained_on)
+    may_have_seen = data.is_chosen and origin.may_have_seen(data.test.content_hash)
     saw_labels = config.data.labels < 1 and origin.data_content_hash != data.content_hash
     if is_taught and (may_have_seen or saw_labels):
         notes.append(
