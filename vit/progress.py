@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
-from typing import Any, TextIO, TypeVar
+from collections.abc import Iterable
+from typing import Any, TextIO
 
 from tqdm import tqdm
 
 SECONDS_BETWEEN_LINES = 15.0
-
-T = TypeVar("T")
 
 
 class OptionalStream:
@@ -100,32 +98,20 @@ def progress_bar(line: str, **options: Any) -> Bar:
     return Bar(file=Lines(), **options)  # type: ignore[call-overload]
 
 
-def work_bar(title: str, total: int | None, unit: str, items: Iterable[Any] | None = None) -> Bar:
-    """Return a bar on stderr that disappears when it is closed.
-
-    Args:
-        title: the work, in a word or two.
-        total: the number of its parts; None: of `items`, which have a length.
-        unit: of the parts, e.g. " images".
-        items: what the bar yields, if it is iterated over.
-    """
-    # tqdm replaces the names in braces
-    line = f"{{desc}}  {{n:,}}/{{total:,}}{unit}  {{elapsed}} elapsed  {{remaining}} left"
-    return progress_bar(line, iterable=items, desc=title, total=total, unit=unit, leave=False)
-
-
 def track(
-    items: Iterable[T], title: str, total: int | None = None, unit: str = " steps"
-) -> Iterator[T]:
-    """Yield `items`, with a bar on stderr that disappears at the end.
+    items: Iterable[Any] | None, title: str, total: int | None = None, unit: str = " steps"
+) -> Bar:
+    """Return a bar on stderr that yields `items`, and disappears at their end.
 
     In a file or pipe, it is a line from time to time. Both show the time elapsed and the time
     left. An item is done when the next is requested.
 
     Args:
-        items: one per step of the work.
+        items: one per step of the work; None: the caller updates and closes the bar.
         title: the work, in a word or two.
         total: number of items, if `items` has no length.
         unit: the items' unit, e.g. " images".
     """
-    yield from work_bar(title, total, unit, items)
+    # tqdm replaces the names in braces
+    line = f"{{desc}}  {{n:,}}/{{total:,}}{unit}  {{elapsed}} elapsed  {{remaining}} left"
+    return progress_bar(line, iterable=items, desc=title, total=total, unit=unit, leave=False)

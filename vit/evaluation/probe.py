@@ -12,7 +12,7 @@ from torch import Tensor
 from vit.errors import UserError
 from vit.evaluation.classification import accuracy
 from vit.evaluation.features import standardised
-from vit.progress import work_bar
+from vit.progress import track
 
 L2_GRID = tuple(10.0**power for power in range(-1, -6, -1))
 """L2 strengths to try, strongest first; each fit starts from the one before."""
@@ -170,7 +170,7 @@ def linear_probe(
 
     # the best strength of each choice, by accuracy; each fit starts from the one before
     best: dict[str, tuple[float, float]] = {}
-    fits = work_bar("linear probe", len(choices) * len(strengths) + 1, " fits")
+    fits = track(None, "linear probe", len(choices) * len(strengths) + 1, " fits")
     for name, layers in choices.items():
         features = side_by_side(train, layers)
         fitting, choosing = fit_inputs(features[~held_out], features[held_out])
