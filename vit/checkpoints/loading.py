@@ -271,18 +271,12 @@ def assign_weights(network: Network) -> Model:
     for problem in (*network.report.problems, *network.bad_values().values()):
         raise network.error(problem)
 
-    # The model gets values of its own. A tensor that was computed from the checkpoint's is new
-    # already and is not copied again, because freed copies would stay in the heap.
+    # The model gets values of its own. A changed tensor is new already and is not copied again,
+    # because freed copies would stay in the heap.
     model = network.model
-    borrowed = {
-        value.untyped_storage().data_ptr()
-        for value in network.source.tensors.values()
-        if value.layout is torch.strided  # a sparse one, beside the network, has no storage
-    }
     state: dict[str, Tensor] = {}
     for ours, tensor in network.tensors.items():
-        copy = tensor.value.untyped_storage().data_ptr() in borrowed
-        state[ours] = tensor.value.to(torch.float32, copy=copy).contiguous()
+        state[ours] = tensor.value.to(torch.float32, copy=not tensor.changes).contiguous()
 
     # what the checkpoint lacks is taken from a new model, with no more layers than that needs
     missing = network.report.missing

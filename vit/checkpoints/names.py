@@ -50,7 +50,7 @@ class KeyRule:
         return KeyRule(fill(self.ours), tuple(map(fill, self.theirs)), self.change)
 
     def read(self, tensors: list[Tensor], channels: int) -> Tensor:
-        """Turn theirs into ours.
+        """Turn theirs into ours; what changes is a new tensor, not a view of theirs.
 
         Args:
             tensors: theirs, in the order of the rule.
@@ -59,9 +59,9 @@ class KeyRule:
         if self.change == "stack":
             return torch.cat(tensors)
         if self.change == "pixels":
-            return rearrange(tensors[0], "(pixel c) ... -> (c pixel) ...", c=channels)
+            return rearrange(tensors[0], "(pixel c) ... -> (c pixel) ...", c=channels).clone()
         if self.change == "sequence":
-            return tensors[0].transpose(0, 1)
+            return tensors[0].transpose(0, 1).clone()
         return tensors[0]
 
     def write(self, tensor: Tensor, channels: int) -> list[Tensor]:

@@ -62,7 +62,7 @@ class ModelTensor:
     changes: list[str] = field(default_factory=list)
 
     def change(self, value: Tensor, note: str) -> None:
-        """Replace the value; `note` is for the user."""
+        """Replace the value by a new tensor, not a view; `note` is for the user."""
         self.value = value
         self.changes.append(note)
 
