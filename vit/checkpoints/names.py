@@ -71,11 +71,9 @@ class KeyRule:
             tensor: ours.
             channels: C of the images.
         """
-        if self.change == "stack":
-            return list(tensor.chunk(len(self.theirs)))
         if self.change == "pixels":
             return [rearrange(tensor, "(c pixel) ... -> (pixel c) ...", c=channels)]
-        return [tensor]
+        return list(tensor.chunk(len(self.theirs)))
 
 
 # ---- Tables --------------------------------------------------------------------------------------
