@@ -10,7 +10,6 @@ from typing import Any
 
 import timm
 import torch
-from timm.models import model_entrypoint
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
@@ -85,10 +84,7 @@ def hints(source: Source) -> dict[str, Any]:
 
 def _require_plain(name: str, checkpoint: str) -> None:
     """Refuse anything but a plain vision transformer before it is built or fetched."""
-    home = ""
-    if timm.is_model(name):
-        home = model_entrypoint(name).__module__
-    if home not in ("timm.models.vision_transformer", "timm.models.deit"):
+    if not timm.models.is_model_in_modules(name, ("vision_transformer", "deit")):
         raise CheckpointError(
             f"{checkpoint}: timm knows no plain vision transformer called {name}; only "
             "those load, timm.list_models('vit*', pretrained=True) lists them"
