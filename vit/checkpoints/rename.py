@@ -98,7 +98,6 @@ def _read_normalization(network: Network, channels: int) -> None:
         for names in by_names:
             reason = f"as {names[0]} and {names[1]} say"
             network.report.dropped |= dict.fromkeys(names, "how its input is normalised")
-        network.unplaced = [key for key in network.unplaced if key not in network.report.dropped]
     elif network.hints.mean and network.hints.std:
         return
     network.hints = network.hints.model_copy(update={"mean": mean, "std": std})
@@ -130,6 +129,8 @@ def account_for_rest(network: Network, is_whole: bool) -> None:
     usual: dict[str, None] = {}
     unknown: dict[str, None] = {}
     for key in network.unplaced:
+        if key in report.dropped:  # how the input is normalised
+            continue
         # the longest place that holds it: in the network, or in a module around it
         place = next(place for place in places_of(prefix) if key.startswith(place))
         module = key.removeprefix(place).partition(".")[0]
