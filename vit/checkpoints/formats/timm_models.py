@@ -31,7 +31,8 @@ def hints(source: Source) -> dict[str, Any]:
         return _hints_of_model(source.module, getattr(source.module, "pretrained_cfg", None) or {})
 
     # the arguments that change the architecture; those of our autoencoders have one for timm alone
-    arguments: dict[str, Any] = {**(config.get("model_args") or {})}
+    arguments = {key: config[key] for key in config.keys() & {"num_classes", "global_pool"}}
+    arguments |= config.get("model_args") or {}
     arguments.pop("pretrained_strict", None)
     unknown = sorted(arguments.keys() - ARGUMENTS)
     if unknown:
@@ -39,8 +40,6 @@ def hints(source: Source) -> dict[str, Any]:
             f"model_args of config.json has {unknown[0]}, "
             "which is not a setting of the architecture"
         )
-    for key in config.keys() & {"num_classes", "global_pool"}:
-        arguments.setdefault(key, config[key])
 
     # The model that timm builds from them shows the rest. A small twin of two narrow layers, whose
     # values all affect its output, will be compared.
