@@ -12,10 +12,11 @@ from huggingface_hub import snapshot_download
 from vit.checkpoints.reading import FOLDER_FILES
 from vit.errors import CheckpointError, shortened
 
-# fetched files: settings, and weights as safetensors or else as a pickle
-SETTINGS = ["config.json", "preprocessor_config.json"]
-SAFETENSORS = ["model.safetensors", "model.safetensors.index.json", "model-*.safetensors"]
-PICKLES = ["pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*.bin"]
+# fetched files: settings and weights as safetensors, in parts with an index; or else a pickle
+FETCHED = (
+    ["config.json", "preprocessor_config.json", "model.safetensors*", "model-*.safetensors"],
+    ["pytorch_model.bin*", "pytorch_model-*.bin"],
+)
 
 
 def download(name: str) -> Path:
@@ -34,7 +35,7 @@ def download(name: str) -> Path:
         repository = hub_name(name)
     try:
         # safetensors, else a pickle of the same commit, which the name of the folder is
-        for patterns in (SETTINGS + SAFETENSORS, PICKLES):
+        for patterns in FETCHED:
             folder = Path(
                 snapshot_download(repository, revision=revision or None, allow_patterns=patterns)
             )
