@@ -113,15 +113,13 @@ def _read_blocks(network: Network, part: str, width: int) -> dict[str, Any]:
     mlp = "swiglu" if rows == 2 * hidden else "gelu"
     # attention; with W_Q, W_K and W_V the identity, there are no weights that show a bias
     qkv_bias = f"{first}attn.qkv.bias" in tensors
-    qkv = hints.get("qkv", "linear")
-    if qkv == "identity":
+    if hints.get("qkv") == "identity":
         qkv_bias = hints.get("qkv_bias", True)
     return {
         "depth": len(blocks),
         # the settings' ratio may be one that is rounded
         "mlp_ratio": hints.get("mlp_ratio", hidden / width),
         "mlp": mlp,
-        "qkv": qkv,
         "qkv_bias": qkv_bias,
         "qk_norm": f"{first}attn.q_norm.weight" in tensors,
         "num_heads": _read_heads(network, part, width),

@@ -125,9 +125,7 @@ def _run(
     """
     weights = {}
     for name, value in [*model.named_parameters(), *model.named_buffers()]:
-        weights[name] = value.cpu()
-        if value.is_floating_point():
-            weights[name] = value.cpu().float()
+        weights[name] = value.float().cpu() if value.is_floating_point() else value.cpu()
     with (
         eval_mode(model),
         outputs_of(stages) as outputs,

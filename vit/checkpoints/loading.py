@@ -333,9 +333,7 @@ def origin_of(network: Network) -> Origin:
     mean, std = (_per_channel(values, channels) for values in (hints.mean, hints.std))
 
     # the names belong to this head, or to the data of a model without one
-    class_names: tuple[str, ...] = ()
-    if encoder.num_classes in (0, len(hints.class_names)):
-        class_names = hints.class_names
+    is_of_these = encoder.num_classes in (0, len(hints.class_names))
 
     # the training images; in others' files, anything may have this name
     trained_on = NO_IMAGES
@@ -353,7 +351,7 @@ def origin_of(network: Network) -> Origin:
         channels=channels,
         source=str(source.path),
         format=usual.name,
-        class_names=class_names,
+        class_names=hints.class_names if is_of_these else (),
         data=str(facts.get("data", "")),
         data_content_hash=str(facts.get("data_content_hash", "")),
         trained_on=trained_on,

@@ -169,6 +169,6 @@ def _vit(settings: ViTConfig, origin: Origin, config: dict[str, Any]) -> tuple[K
     # a classifier, with the names of its classes
     config["architectures"] = ["ViTForImageClassification"]
     labels = origin.class_names or tuple(f"LABEL_{i}" for i in range(settings.num_classes))
-    config["id2label"] = {str(i): label for i, label in enumerate(labels)}
+    config["id2label"] = dict(enumerate(labels))
     config["label2id"] = {label: i for i, label in enumerate(labels)}
     return (*within(VIT_ENCODER, "", "vit."), *HEAD)

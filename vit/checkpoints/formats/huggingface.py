@@ -178,7 +178,7 @@ def huggingface_hints(source: Source) -> dict[str, Any]:
         "decoder": only_given({ours: config.get(key) for ours, key in DECODER_SETTINGS.items()}),
         "norm_pix_loss": config.get("norm_pix_loss"),
         "class_names": class_names(config.get("id2label") or {}),
-        "differences": tuple(differences),
+        "differences": differences,
     }
 
 

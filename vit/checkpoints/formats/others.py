@@ -153,8 +153,7 @@ NOT_COMPUTED = (
 def refusal(keys: Collection[str]) -> str:
     """Return which of `NOT_COMPUTED` the keys show; "" for none."""
     for ends, operation in NOT_COMPUTED:
-        pattern = re.compile(rf"(.*\.)?({ends})", re.DOTALL)
         for key in keys:
-            if pattern.fullmatch(key):
+            if re.fullmatch(rf"(.*\.)?({ends})", key, re.DOTALL):
                 return f"it has {operation} ({key}): not computed by this encoder"
     return ""
