@@ -67,13 +67,14 @@ class Muon(torch.optim.AdamW):
             return
 
         # the matrices of all groups at once, because their shapes decide who computes them
-        matrices: list[tuple[Tensor, dict[str, Any]]] = []  # each with its group
-        others = []
-        for group in self.param_groups:
-            if group["use_fallback"]:
-                others.append(group)
-                continue
-            matrices += [(matrix, group) for matrix in group["params"] if matrix.grad is not None]
+        matrices = [
+            (matrix, group)
+            for group in self.param_groups
+            if not group["use_fallback"]
+            for matrix in group["params"]
+            if matrix.grad is not None
+        ]
+        others = [group for group in self.param_groups if group["use_fallback"]]
         with held(self, "param_groups", others):
             super().step()
         if matrices:
