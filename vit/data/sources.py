@@ -64,11 +64,13 @@ def load_data(
     root = user_path(config.root)
     name = config.name or TITLES.get(source) or class_key(root.resolve().name)
     warning = None
-    if dataset is None and (source == "dataset" or test_dataset is not None):
+    if dataset is not None:
+        source = "dataset"
+    elif source == "dataset" or test_dataset is not None:
         raise DataError(
             "pass these images in Python: vit.fit(..., train=...), and optionally test=..."
         )
-    if dataset is None and source.startswith("cifar"):
+    if source.startswith("cifar"):
         from vit.data.cifar import fetch_cifar
 
         problem = fetch_cifar(source, root, config.download)
@@ -80,10 +82,9 @@ def load_data(
             warning = f"{name} {problem}, so this run draws the built-in Scenes images instead."
             logger.warning("%s", warning)
             name = TITLES[source]
-    if dataset is not None:
+    if source == "dataset":
         from vit.data.map_style import load_datasets
 
-        source = "dataset"
         name = config.name or type(dataset).__name__
         splits = load_datasets(dataset, test_dataset, config, image_size, name)
     elif source == "folder":
@@ -104,10 +105,12 @@ def load_data(
         train, test = with_test_images(*splits, image_size)
 
     # Which of them
-    if 0 < config.limit < len(train):
-        train = train.subset(spread(len(train), config.limit, source))
-    if 0 < config.limit < len(test):
-        test = test.subset(spread(len(test), config.limit, source))
+    train, test = (
+        split.subset(spread(len(split), config.limit, source))
+        if 0 < config.limit < len(split)
+        else split
+        for split in (train, test)
+    )
     whole_content_hash = f"{train.content_hash}-{test.content_hash}"
     tested_on = "test images"
     if config.val_size:
