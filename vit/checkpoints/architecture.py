@@ -19,8 +19,8 @@ from vit.patches import SINCOS_ORDERS, sincos_positions
 SIZES = {"image_size", "patch_size", "channels"}
 """The options that change what the encoder computes."""
 BLOCKS = {"encoder": "blocks.", "decoder": "decoder.blocks."}
-# heads by width, if they are not width / 64: ViT-H and ViT-g of the usual families, MAE's decoder
-USUAL_HEADS = {"encoder": {1152: 16, 1280: 16, 1408: 16, 1664: 16}, "decoder": {512: 16}}
+# widths with 16 heads, not width / 64: ViT-H and ViT-g of the usual families, MAE's decoder
+WITH_16_HEADS = {"encoder": {1152, 1280, 1408, 1664}, "decoder": {512}}
 # properties that no tensor shows, assumed for an encoder without settings
 MLPS = {"gelu": "an exact GELU", "swiglu": "a SiLU of the first half as gate of the other"}
 
@@ -154,11 +154,11 @@ def _read_heads(network: Network, part: str, width: int) -> int:
     # The usual ones for a width, which the name of an architecture confirms, but for the decoder of
     # MAE's. Some code has others.
     code = network.format.heads if network.hints.code else {}
-    usual = USUAL_HEADS[part]
-    heads = code.get(width) or usual.get(width) or max(width // 64, 1)
-    reason = "usual for this width" if width in usual else "64 channels per head"
+    heads, reason = max(width // 64, 1), "64 channels per head"
+    if width in WITH_16_HEADS[part]:
+        heads, reason = 16, "usual for this width"
     if width in code:
-        reason = f"as in the code of {network.format.name}"
+        heads, reason = code[width], f"as in the code of {network.format.name}"
     text = f"{heads} heads of the {part}, {reason}"
     if part == "encoder" and network.hints.code == "named":
         network.note(text)
