@@ -17,6 +17,7 @@ from vit.checkpoints.formats.huggingface import (
     ENCODER_SETTINGS,
     FILTERS,
     HEAD,
+    PROCESSORS,
     VIT_ENCODER,
 )
 from vit.checkpoints.formats.timm import ENCODER
@@ -117,16 +118,11 @@ def to_huggingface(model: Model, origin: Origin) -> Outgoing:
         size = {"height": round(height / share), "width": round(width / share)}
     if height != width and not origin.squash:
         notes.append("transformers squashes images of another shape; this package crops them")
-    preprocessor = {
+    preprocessor = PROCESSORS["Bit"] | {
         "image_processor_type": "BitImageProcessor",
-        "do_resize": True,
         "size": size,
-        "do_center_crop": True,
         "crop_size": {"height": height, "width": width},
         "resample": {name: number for number, name in FILTERS.items()}[origin.interpolation],
-        "do_rescale": True,
-        "rescale_factor": 1 / 255,
-        "do_normalize": True,
         "image_mean": origin.normalize.mean,
         "image_std": origin.normalize.std,
     }
