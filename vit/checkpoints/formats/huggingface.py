@@ -210,11 +210,11 @@ def _read_preprocessor(source: Source, channels: int, differences: list[str]) ->
     scale = 255.0
     if settings["do_rescale"]:
         scale *= settings["rescale_factor"]
-    statistics: dict[str, Any] = {"mean": 0.0, "std": 1.0}
-    if settings["do_normalize"]:
-        statistics = {"mean": settings["image_mean"], "std": settings["image_std"]}
+    if not settings["do_normalize"]:
+        settings |= {"image_mean": 0.0, "image_std": 1.0}
     inputs: dict[str, Any] = {}
-    for key, values in statistics.items():
+    for key in ("mean", "std"):
+        values = settings[f"image_{key}"]
         if isinstance(values, int | float):
             values = [values] * channels
         inputs[key] = tuple(value / scale for value in values)
