@@ -37,12 +37,12 @@ def attention_layers(model: nn.Module) -> list[nn.Module]:
 
     Libraries name their classes alike. A forward pass shows which other modules attend.
     """
-    candidates = []
-    for part in model.modules():
-        is_named = re.search("Attn|Attention|^XCA$", type(part).__name__)
-        # timm's layer of ViT-22B computes its attention itself
-        if is_named or hasattr(part, "fused_attn"):
-            candidates.append(part)
+    candidates = [
+        part
+        for part in model.modules()
+        # timm's layer of ViT-22B, of another name, computes its attention itself
+        if re.search("Attn|Attention|^XCA$", type(part).__name__) or hasattr(part, "fused_attn")
+    ]
 
     # A layer within a layer (a wrapper and its core) counts once, as the inner one
     return [layer for layer in candidates if {*candidates} & {*layer.modules()} == {layer}]
