@@ -162,7 +162,7 @@ def _develop(canvas: Canvas) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     exposure = canvas.uniform("exposure", 0.82, 1.14) * tint  # (n, 3)
     noise = canvas.noise("noise", 3, SIZE, SIZE) * canvas.uniform("film", 2, 10)[..., None, None]
     picture = _mean_colours(canvas) * (light + 1)[:, None] * exposure[:, :, None, None] + noise
-    return (np.clip(picture, 0, 255) + np.float32(0.5)).astype(np.uint8), parts
+    return (np.clip(picture, 0, 255) + 0.5).astype(np.uint8), parts
 
 
 def _draw(

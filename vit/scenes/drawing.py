@@ -26,23 +26,23 @@ SAMPLES = 3
 # samples per side of an image, and the distance between two
 _SIDE = SIZE * SAMPLES
 _STEP = np.float32(1 / SAMPLES)
-CENTRES = ((np.arange(_SIDE, dtype=np.float32) + np.float32(0.5)) * _STEP)[None]
+CENTRES = ((np.arange(_SIDE, dtype=np.float32) + 0.5) * _STEP)[None]
 """Of the samples of a row or a column, in pixels: (1, samples)."""
 # row k has 255 in its first k columns
-_UP_TO = np.tri(_SIDE + 1, _SIDE, -1, np.uint8) * np.uint8(255)
+_UP_TO = np.tri(_SIDE + 1, _SIDE, -1, np.uint8) * 255
 
 INFINITY: Array = np.array(np.inf, np.float32)
 
 
 # --- random numbers ------------------------------------------------------------------------------
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_GOLDEN = 0x9E3779B97F4A7C15
 
 
 def _splitmix(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Apply the output function of SplitMix64: 64 well-mixed bits for every 64-bit state."""
-    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    state = (state ^ (state >> np.uint64(30))) * 0xBF58476D1CE4E5B9
+    state = (state ^ (state >> np.uint64(27))) * 0x94D049BB133111EB
     return state ^ (state >> np.uint64(31))
 
 
@@ -62,12 +62,12 @@ class Dice:
 
     def choice(self, name: str, count: int) -> NDArray[np.int64]:
         """Return whole numbers from 0 to count - 1: (n,)."""
-        return (self.bits(name) % np.uint64(count)).astype(np.int64)
+        return (self.bits(name) % count).astype(np.int64)
 
     def uniform(self, name: str, low: Number = 0.0, high: Number = 1.0) -> Array:
         """Return numbers from `low` to `high`: (n, 1)."""
         # 24 bits are all that a float32 holds
-        unit = (self.bits(name) >> np.uint64(40)).astype(np.float32) * np.float32(2**-24)
+        unit = (self.bits(name) >> 40).astype(np.float32) * 2**-24
         return low + (high - low) * unit[:, None]
 
     def chance(self, name: str, probability: float) -> Mask:
@@ -80,7 +80,7 @@ class Dice:
         count = int(np.prod(shape))
         state = self.bits(name)[:, None] + np.arange(1, count // 8 + 2, dtype=np.uint64) * _GOLDEN
         values = _splitmix(state).astype("<u8").view(np.uint8)[:, :count]  # (n, count)
-        return (values.astype(np.float32) * np.float32(2 / 255) - 1).reshape(-1, *shape)
+        return (values.astype(np.float32) * (2 / 255) - 1).reshape(-1, *shape)
 
     def colour(self, name: str, palette: str, vary: float = 0.15) -> Array:
         """Return (n, 3): one of the palette's colours (see `rgb`), in a slightly different hue.
@@ -100,7 +100,7 @@ def rgb(codes: str) -> Array:
     return np.array([list(bytes.fromhex(code)) for code in codes.split()], np.float32)
 
 
-def blend(a: Array, b: Array | np.float32, amount: Number) -> Array:
+def blend(a: Array, b: Array | float, amount: Number) -> Array:
     """Interpolate: `a` where the amount is 0, `b` where it is 1."""
     return a + (b - a) * amount
 
@@ -147,8 +147,8 @@ class Shape:
         number = np.uint8(len(canvas.paints))
         for left, right in self.pieces:
             # The samples whose centres lie between the ends, and the rows that have any
-            first = np.clip(np.ceil(left / _STEP - np.float32(0.5)), 0, _SIDE)
-            end = np.clip(np.floor(right / _STEP + np.float32(0.5)), first, _SIDE)
+            first = np.clip(np.ceil(left / _STEP - 0.5), 0, _SIDE)
+            end = np.clip(np.floor(right / _STEP + 0.5), first, _SIDE)
             touched = np.flatnonzero((end > first).any(axis=0))
             rows = slice(0)
             if len(touched):
@@ -189,7 +189,7 @@ class Canvas(Dice):
     def zigzag(self, period: Number, phase: Number = 0.0) -> Array:
         """Return a triangle wave over the columns, 0..1: (n or 1, 1, columns)."""
         turns = CENTRES / period + phase
-        return np.abs(turns - np.floor(turns) - np.float32(0.5))[..., None, :] * 2
+        return np.abs(turns - np.floor(turns) - 0.5)[..., None, :] * 2
 
 
 @dataclass

@@ -211,7 +211,7 @@ def ship(canvas: Canvas, ground: Ground) -> None:
     hull = ship.polygon((-10.5, deck), (bow, deck - 0.8), (bow - 3.4, 1.6), (-9, 1.6))
     hull.paint("hull", paint)
     edge = hull & ship.box(-12, deck - 1, 14, deck + 0.7)
-    edge.paint("hull", blend(paint, np.float32(240), 0.7))
+    edge.paint("hull", blend(paint, 240, 0.7))
 
 
 # --- birds ---------------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ def _backdrop(canvas: Canvas, horizon: Array, clouds: int, hills: float) -> None
     sun_y = canvas.uniform("sun y", 1, 9)
     sun = Frame(canvas, sun_x, sun_y, canvas.uniform("sun size", 1.4, 2.6))
     circle = sun.ellipse(0, 0, 1, 1).where(canvas.chance("sun", 0.15))
-    circle.paint("sun", blend(light, np.float32(255), 0.5))
+    circle.paint("sun", blend(light, 255, 0.5))
 
     # clouds of three puffs, each a little darker than the one before
     for k in range(clouds):
@@ -234,7 +234,7 @@ def foreground(canvas: Canvas, ground: Ground) -> None:
         crest = (rows > surface) & (rows < surface + 2.5)
         band.paint("water", ground.colour, only=crest)
         foam = (rows > surface) & (rows < surface + 0.6)
-        band.paint("water", blend(ground.colour, np.float32(235), 0.4), only=foam)
+        band.paint("water", blend(ground.colour, 235, 0.4), only=foam)
 
     # in a third of the meadows, blades of grass
     if ground.part == "grass":
