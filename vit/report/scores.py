@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from heapq import nlargest
+from operator import itemgetter
 
 from vit.evaluation.classification import read_confusion
 from vit.metrics import (
@@ -96,18 +98,15 @@ def confused_classes(record: RunRecord) -> list[tuple[str, str, str]]:
         return []
     # 10,000 classes have 100 million cells, few with a count
     table = read_confusion(record.scores["head"][0]["confusion"]).to_sparse().coalesce()
-    labels, predicted = table.indices()
-    counts = table.values()
     images = table.sum(1).to_dense()  # (classes,)
+    # each a label, a prediction and a count
+    cells = zip(*table.indices().tolist(), table.values().tolist(), strict=True)
+    wrong = [cell for cell in cells if cell[0] != cell[1]]
 
     # The names of the classes stand beside the model
     numbered = [f"class {number}" for number in range(len(table))]
     names = read_mapping(record.files.model_config).get("class_names", numbered)
-    wrong = (labels != predicted).nonzero()[:, 0]
-    order = counts[wrong].argsort(descending=True, stable=True)
-    pairs = []
-    for cell in wrong[order[:MIXED_UP]].tolist():
-        label = int(labels[cell])
-        share = f"{counts[cell]:,} of {images[label]:,}"
-        pairs.append((names[label], names[int(predicted[cell])], share))
-    return pairs
+    return [
+        (names[label], names[predicted], f"{count:,} of {images[label]:,}")
+        for label, predicted, count in nlargest(MIXED_UP, wrong, key=itemgetter(2))
+    ]
