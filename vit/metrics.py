@@ -118,13 +118,16 @@ def write_baselines(row: Row, measure: Measure) -> str:
 
 def mistakes_of(scores: Scores) -> list[tuple[str, str, str, str]]:
     """Return the most confident mistakes of a head as text: file, class, prediction, confidence."""
-    mistakes = []
     usual = scores.get("head", [{}])[0]
-    for mistake in usual.get("mistakes", []):
-        name = mistake.get("file") or f"image {mistake['image']:,}"
-        confidence = f"{mistake['confidence']:.1%}"
-        mistakes.append((name, mistake["class"], mistake["predicted"], confidence))
-    return mistakes
+    return [
+        (
+            mistake.get("file") or f"image {mistake['image']:,}",
+            mistake["class"],
+            mistake["predicted"],
+            f"{mistake['confidence']:.1%}",
+        )
+        for mistake in usual.get("mistakes", [])
+    ]
 
 
 def _value(row: Row, key: str, measure: Measure) -> str:
