@@ -212,12 +212,10 @@ def _mean(parts: Tensor) -> Tensor:
 
 def distinct(names: Sequence[str]) -> list[str]:
     """Return names that tell images apart: equal ones are followed by the image's number."""
-    numbered = []
-    for number, name in enumerate(names):
-        if names.count(name) > 1:
-            name = f"{name}, image {number}".removeprefix(", ")
-        numbered.append(name)
-    return numbered
+    return [
+        f"{name}, image {number}".removeprefix(", ") if names.count(name) > 1 else name
+        for number, name in enumerate(names)
+    ]
 
 
 def _pixels(image: Tensor) -> bytes:
