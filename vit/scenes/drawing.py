@@ -108,6 +108,7 @@ def blend(a: Array, b: Array | float, amount: Number) -> Array:
 # --- shapes and canvas: lengths are in pixels ----------------------------------------------------
 
 
+@dataclass
 class Shape:
     """A union of convex pieces, each stored as left and right end (n, rows) of its extent by row.
 
@@ -115,25 +116,25 @@ class Shape:
     the right end lies left of the left one, the row is empty.
     """
 
-    def __init__(self, canvas: Canvas, *pieces: tuple[Array, Array]) -> None:
-        self.canvas = canvas
-        self.pieces = pieces
+    canvas: Canvas
+    pieces: list[tuple[Array, Array]]
 
     def __or__(self, shape: Shape) -> Shape:
-        return Shape(self.canvas, *self.pieces, *shape.pieces)
+        return Shape(self.canvas, self.pieces + shape.pieces)
 
     def __and__(self, shape: Shape) -> Shape:
         # each piece with each, as the intersection of two convex pieces is convex
-        pieces = []
-        for left, right in self.pieces:
-            for shape_left, shape_right in shape.pieces:
-                pieces.append((np.maximum(left, shape_left), np.minimum(right, shape_right)))
-        return Shape(self.canvas, *pieces)
+        pieces = [
+            (np.maximum(left, shape_left), np.minimum(right, shape_right))
+            for left, right in self.pieces
+            for shape_left, shape_right in shape.pieces
+        ]
+        return Shape(self.canvas, pieces)
 
     def where(self, present: Mask | bool) -> Shape:
         """Return the shape, empty in images where `present` (n, 1) is false."""
         pieces = [(left, np.where(present, right, -INFINITY)) for left, right in self.pieces]
-        return Shape(self.canvas, *pieces)
+        return Shape(self.canvas, pieces)
 
     def paint(self, part: str, colour: Array, only: Mask | None = None) -> None:
         """Paint the shape over what is on the canvas.
@@ -184,7 +185,7 @@ class Canvas(Dice):
     def below(self, height: Number, depth: Number = np.inf) -> Shape:
         """Return the image's whole width, from `height` down to `depth` below it."""
         rows = (height < CENTRES) & (height + depth >= CENTRES)
-        return Shape(self, (np.where(rows, -INFINITY, INFINITY), INFINITY))
+        return Shape(self, [(np.where(rows, -INFINITY, INFINITY), INFINITY)])
 
     def zigzag(self, period: Number, phase: Number = 0.0) -> Array:
         """Return a triangle wave over the columns, 0..1: (n or 1, 1, columns)."""
@@ -239,7 +240,7 @@ class Frame:
         middle = x + t * ((a * c + b * d) / height)
         half = np.sqrt(1 - t * t) * (np.abs(a * d - b * c) / height)
         half = np.where(t * t < 1, half, -INFINITY)
-        return Shape(self.canvas, (middle - half, middle + half))
+        return Shape(self.canvas, [(middle - half, middle + half)])
 
     def polygon(self, *corners: Point) -> Shape:
         """Return a convex polygon; its corners may be in either direction."""
@@ -252,7 +253,7 @@ class Frame:
             x = x0 + (CENTRES - y0) * ((x1 - x0) / (y1 - y0))
             left = np.minimum(left, np.where(crossed, x, INFINITY))
             right = np.maximum(right, np.where(crossed, x, -INFINITY))
-        return Shape(self.canvas, (left, right))
+        return Shape(self.canvas, [(left, right)])
 
     def box(self, u0: Number, v0: Number, u1: Number, v1: Number) -> Shape:
         """Return a rectangle with two opposite corners (u0, v0) and (u1, v1)."""
