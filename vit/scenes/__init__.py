@@ -125,11 +125,12 @@ def _mean_colours(canvas: Canvas) -> Array:
     packed = colours[..., 0] | colours[..., 1] << 16 | colours[..., 2] << 32  # (n, paints)
 
     # One image at a time, whose samples stay in the CPU's cache
-    summed = []
-    for palette, top in zip(packed, canvas.top, strict=True):
-        samples = palette.take(top).reshape(SIZE, SAMPLES, SIZE, SAMPLES)
-        summed.append(samples.sum(1).sum(2))
-    sums = np.stack(summed)
+    sums = np.stack(
+        [
+            palette.take(top).reshape(SIZE, SAMPLES, SIZE, SAMPLES).sum(1).sum(2)
+            for palette, top in zip(packed, canvas.top, strict=True)
+        ]
+    )
     channels = [(sums >> shift & 0xFFFF).astype(np.float32) for shift in (0, 16, 32)]
     return np.stack(channels, axis=1) / SAMPLES**2
 
