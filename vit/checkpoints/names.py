@@ -104,11 +104,12 @@ def within(rules: Sequence[KeyRule], ours: str, *theirs: str) -> tuple[KeyRule, 
         ours: the container's name in front of our names.
         theirs: the container's name in front of theirs; all rows once for each of several.
     """
-    return tuple(
-        KeyRule(ours + rule.ours, tuple(container + name for name in rule.theirs), rule.change)
-        for container in theirs
-        for rule in rules
-    )
+    rows = []
+    for container in theirs:
+        for rule in rules:
+            names = tuple(container + name for name in rule.theirs)
+            rows.append(KeyRule(ours + rule.ours, names, rule.change))
+    return tuple(rows)
 
 
 # ---- Read a table --------------------------------------------------------------------------------

@@ -258,14 +258,13 @@ def _choose(source: Source, options: LoadOptions) -> Network:
         raise source.error(f"no copy of the network is called {branch!r}; it has: {listed}")
 
     # networks of different shapes are no copies of each other
-    layouts = [
-        {
-            name: tensors[rule.theirs[0]].shape
-            for name, rule in rules_of(source, *networks[path]).items()
-            if not name.startswith("decoder.")
-        }
-        for path in paths
-    ]
+    layouts = []
+    for path in paths:
+        shapes = {}
+        for name, rule in rules_of(source, *networks[path]).items():
+            if not name.startswith("decoder."):
+                shapes[name] = tensors[rule.theirs[0]].shape
+        layouts.append(shapes)
     if any(layout != layouts[0] for layout in layouts):
         raise source.error(
             f"it holds networks of different shapes: {listed}; branch names the one to load"
@@ -273,11 +272,10 @@ def _choose(source: Source, options: LoadOptions) -> Network:
 
     # of copies, the one before all others by their writer's rule; otherwise one is assumed
     facts = [*tensors, *source.values]
-    winners = [
-        path
-        for path in paths
-        if all(_is_taken(path, rival, facts) for rival in paths if rival != path)
-    ]
+    winners = []
+    for path in paths:
+        if all(_is_taken(path, rival, facts) for rival in paths if rival != path):
+            winners.append(path)
     chosen = min(
         winners or paths,
         key=lambda path: (bool(BESIDE_IT & _words(path, ())), path.count("."), path),

@@ -176,11 +176,8 @@ def read_dynamics(path: str | Path) -> tuple[Tensor, dict[str, dict[str, Tensor]
         raise RunError(f"{path} holds no dynamics; a run with run.dynamics_every writes some")
 
     # every record has the same names
-    recorded = {
-        quantity: {
-            name: torch.tensor([line[quantity][name] for line in lines])
-            for name in lines[0][quantity]
-        }
-        for quantity in QUANTITIES
-    }
+    recorded: dict[str, dict[str, Tensor]] = {quantity: {} for quantity in QUANTITIES}
+    for quantity, values in recorded.items():
+        for name in lines[0][quantity]:
+            values[name] = torch.tensor([line[quantity][name] for line in lines])
     return torch.tensor([line["step"] for line in lines]), recorded
