@@ -28,10 +28,8 @@ class StopRequests(ExitStack):
         requested: number of the last signal within the block; 0 if none came.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.requested = 0
-        self._deferring = False
+    requested = 0
+    _deferring = False
 
     def __enter__(self) -> StopRequests:
         self.enter_context(received_by(self._receive))
