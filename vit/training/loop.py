@@ -78,7 +78,7 @@ def asks_to_stop(run: Run) -> bool:
 def save(run: Run, callbacks: Sequence[Callback], checkpoints: Path) -> None:
     for callback in callbacks:
         callback.on_save()
-    run.save(checkpoints, states_of(callbacks, run.callback_states))
+    run.save(checkpoints, states_of(callbacks))
 
 
 def train_steps(run: Run, callbacks: Sequence[Callback] = ()) -> Iterator[Step]:

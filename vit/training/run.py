@@ -139,7 +139,7 @@ class Run:
     def save(self, folder: Path, callback_states: dict[str, Any] | None = None) -> None:
         """Save a checkpoint of this step (see `vit.training.run_folder` for which are kept).
 
-        The states of callbacks are by default those with which the run resumed.
+        The states with which the run resumed are kept of callbacks that this session lacks.
         """
         # the objective's own modules and buffers, without the model, which has its own key
         objective = self.objective.state_dict().items()
@@ -150,7 +150,7 @@ class Run:
             "model": dict(self.model.state_dict()),
             "objective": own,
             "optimizer": self.optimizer.state_dict(),
-            "callbacks": callback_states or self.callback_states or {},
+            "callbacks": (self.callback_states or {}) | (callback_states or {}),
             "seconds": self.seconds,
             # empty without a scale
             "loss_scale": self.loss_scale.state_dict(),

@@ -154,12 +154,9 @@ def restore(callbacks: Sequence[Callback], states: Mapping[str, Any] | None) -> 
         callback.load_state_dict(states.get(callback.name))
 
 
-def states_of(callbacks: Sequence[Callback], before: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the callbacks' states by name.
-
-    Those in `before`, from callbacks that this session lacks, are kept.
-    """
-    states = dict(before or {})
+def states_of(callbacks: Sequence[Callback]) -> dict[str, Any]:
+    """Return the callbacks' states by name."""
+    states = {}
     for callback in callbacks:
         if not callback.name:
             continue
