@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Step:
     """The result of one step.
 
-    Reading `loss`, `grad_norm` or `metrics` waits for the device, as does `check`.
+    Reading `loss` or `metrics` waits for the device, as does `check`.
 
     Attributes:
         step: steps done so far, this one included.
@@ -50,10 +50,6 @@ class Step:
     @property
     def loss(self) -> float:
         return self._read["loss"]
-
-    @property
-    def grad_norm(self) -> float:
-        return self._read["grad_norm"]
 
     @property
     def metrics(self) -> dict[str, float]:
