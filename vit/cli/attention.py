@@ -98,7 +98,7 @@ def with_mask_and_query(options: Namespace, subject: ModelWithImages) -> ModelWi
             subject.to_fill = subject.middle_patches(subject.masked)
         # A named patch is the one to reconstruct, so the encoder's query is the usual one
         if fills and patch is not None:
-            subject.to_fill = [patch] * len(subject)
+            subject.to_fill = [patch] * len(subject.names)
             query = "auto"
 
     # The usual one; the middle patch may be masked, so then the visible one nearest to it

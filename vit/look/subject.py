@@ -55,9 +55,6 @@ class Collection:
     labels: list[int]
     class_names: tuple[str, ...] = ()
 
-    def __len__(self) -> int:
-        return len(self.files)
-
     @property
     def names(self) -> list[str]:
         """What to write beside each image: its class, or else its file without the suffix."""
@@ -86,9 +83,6 @@ class ModelWithImages:
     mask: Mask | None = None
     query: Query = "mean"
     to_fill: list[Patch] | None = None
-
-    def __len__(self) -> int:
-        return len(self.collection)
 
     @property
     def device(self) -> torch.device:
@@ -158,7 +152,7 @@ class ModelWithImages:
         geometry = self.geometry
         count = geometry.num_patches
         generator = torch.Generator().manual_seed(seed)
-        noise = torch.rand(len(self), count, generator=generator)
+        noise = torch.rand(len(self.names), count, generator=generator)
 
         # The patches with the least noise stay visible; noise is from 0 to 1
         if patch is not None:
