@@ -268,7 +268,7 @@ def _account(network: Network) -> None:
 @torch.no_grad()
 def assign_weights(network: Network) -> Model:
     """Give the model of a network its weights, and its origin with the report."""
-    for problem in (*network.report.problems, *network.bad_values().values()):
+    for problem in (*network.report.problems, *network.bad_values()):
         raise network.error(problem)
 
     # The model gets values of its own. A changed tensor is new already and is not copied again,

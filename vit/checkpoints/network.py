@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
@@ -162,28 +162,24 @@ class Network:
         patterns = self.options.allow
         return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
-    def bad_values(self) -> dict[str, str]:
-        """Return the model's tensors that cannot be used: their name -> why.
+    def bad_values(self) -> Iterator[str]:
+        """Yield why tensors for the model cannot be used, again for each of ours that needs one.
 
         The options may allow values that are nan or infinite.
         """
-        problems = {}
         for ours, tensor in self.tensors.items():
             for key in tensor.theirs:
                 value = self.source.tensors[key]
                 has_values = value.layout is torch.strided and not value.is_meta
                 if not (has_values and value.is_floating_point()):
-                    problems[key] = (
-                        f"{key} holds no weights: {value.dtype} on device {value.device}"
-                    )
+                    yield f"{key} holds no weights: {value.dtype} on device {value.device}"
                     continue
                 count = count_not_finite(value)
                 if count and not self.allows(ours):
-                    problems[key] = (
+                    yield (
                         f"{key} holds {count} values that are nan or infinite; "
                         "the training that made it diverged, or the file is damaged"
                     )
-        return problems
 
 
 def count_not_finite(tensor: Tensor) -> int:
