@@ -314,12 +314,11 @@ def _is_taken(path: str, rival: str, facts: list[str]) -> bool:
 def rules_of(source: Source, file_format: Format, prefix: str) -> dict[str, KeyRule]:
     """Return the rows for all tensors of a network but its head, which may stand anywhere."""
     names = [key.removeprefix(prefix) for key in source.tensors if key.startswith(prefix)]
-    rules = {}
-    for name, rule in map_in(file_format.rules, names).items():
-        if not name.startswith("head."):
-            theirs = tuple(prefix + key for key in rule.theirs)
-            rules[name] = replace(rule, theirs=theirs)
-    return rules
+    return {
+        name: replace(rule, theirs=tuple(prefix + key for key in rule.theirs))
+        for name, rule in map_in(file_format.rules, names).items()
+        if not name.startswith("head.")
+    }
 
 
 def _find_networks(source: Source) -> dict[str, tuple[Format, str]]:
