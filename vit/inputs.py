@@ -166,14 +166,10 @@ def fit_picture(
     return ImageOps.fit(upright, image_size[::-1], resampling, border)
 
 
-def size_of(path: str) -> tuple[int, int] | None:
-    """Return the upright (width, height) of an image file from its header; None if unreadable."""
-    try:
-        with opened(path) as image:
-            return upright_size(image)
-    except Exception:
-        # `decode` reports what is wrong with it
-        return None
+def size_of(path: str) -> tuple[int, int]:
+    """Return the upright (width, height) of an image file from its header."""
+    with opened(path) as image:
+        return upright_size(image)
 
 
 def upright_size(image: Image.Image) -> tuple[int, int]:

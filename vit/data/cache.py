@@ -17,7 +17,7 @@ import secrets
 import warnings
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from statistics import median_high
 
@@ -53,7 +53,7 @@ def cached(
     path: Path,
     shaping: object,
     count: int,
-    size_of: Callable[[int], Size | None],
+    size_of: Callable[[int], Size],
     decode: Callable[[Size], Generator[Decoded]],
     image_size: Size,
     size: Size | None,
@@ -66,8 +66,8 @@ def cached(
         shaping: what determines the pixels, beside the size: the source images, and how they are
             decoded; None if unknown: then the file has no name, and is gone with its images.
         count: number of source images.
-        size_of: number of a source image -> its size, None if unknown; asked only if `size` is to
-            be chosen.
+        size_of: number of a source image -> its size, or an error; asked only if `size` is to be
+            chosen.
         decode: (h, w) -> all images, in order. Its remarks become notes, with the number of images.
         image_size: (H, W) of the model's input.
         size: (h, w) of the images; None: up to `DETAIL` times the input, if half of the source
@@ -91,8 +91,12 @@ def cached(
     if size is None:
         height, width = image_size
         # how many times larger than the input each source image is, cropped to its shape
-        sides = map(size_of, spread(count, MEASURED).tolist())
-        details = [min(side[0] / width, side[1] / height) for side in sides if side]
+        details = []
+        for number in spread(count, MEASURED).tolist():
+            # what is wrong with an image is reported when it is decoded
+            with suppress(Exception):
+                side = size_of(number)
+                details.append(min(side[0] / width, side[1] / height))
         scale = max(1.0, min(DETAIL, median_high(details or [1.0])))
         size = (round(height * scale), round(width * scale))
     # the decoder ends, also at an error; Pillow's warnings name no file

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Generator, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -63,7 +62,7 @@ def load_datasets(
             cache_path(user_path(config.cache, "data.cache"), name, split, image_size),
             _shaping(dataset, columns, class_names),
             len(dataset),
-            lambda row: _size(dataset, row, columns),
+            lambda row: inputs.upright_size(_read(dataset, row, columns)[0]),
             lambda size: _decoded(dataset, columns, class_names, size, name),
             image_size,
             size,
@@ -181,13 +180,6 @@ def _read(dataset: Any, row: int, columns: Columns) -> tuple[Image.Image, Any]:
     # grey is three equal channels
     pixels = picture.expand(3, -1, -1).permute(1, 2, 0)
     return Image.fromarray(np.ascontiguousarray(pixels)), label
-
-
-def _size(dataset: Any, row: int, columns: Columns) -> Size | None:
-    """Return an image's (width, height); `_decoded` reports what is wrong where there is none."""
-    with suppress(Exception):
-        return inputs.upright_size(_read(dataset, row, columns)[0])
-    return None
 
 
 def _decoded(
