@@ -229,10 +229,9 @@ class AttentionMaps:
             KeyError: the layer was not kept.
         """
         # Counted from the first layer of the model, whichever were kept
-        number = layer
         if layer < 0:
-            number = layer + len(self.names)
-        return self.weights[number]
+            layer += len(self.names)
+        return self.weights[layer]
 
     @property
     def geometry(self) -> Geometry:
@@ -293,7 +292,7 @@ def to_grid(
 
     # Prefix tokens have no place in the image: the attention on them is returned beside the map
     prefix = geometry.num_prefix_tokens
-    end = rows.shape[-1] - geometry.num_suffix_tokens
+    end = prefix + visible
     prefix_mass = rows[..., :prefix].sum(-1) + rows[..., end:].sum(-1)  # (B, h)
     patches = rows[..., prefix:end]  # (B, h, L), under a mask (B, h, K)
 
