@@ -77,7 +77,7 @@ def draw_reconstructions(run: Run, folder: RunFiles, caption: str) -> None:
     # Masks that are always the same
     mask = run.config.mask
     images = of_sets(run.data, test=run.data.test.showcase(RECONSTRUCTED))
-    fixed = fixed_mask(mask.kind, 0, len(images), run.config.model.grid_size, mask.ratio)
+    fixed = fixed_mask(mask.kind, 0, len(images.files), run.config.model.grid_size, mask.ratio)
     subject = ModelWithImages(run.result, images, fixed)
 
     caption += f" · {mask.kind} mask, {subject.mask_caption}"
