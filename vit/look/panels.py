@@ -183,10 +183,8 @@ def class_relevance(
             run=lambda images: encoder.forward_head(encoder(images)),
         )
         # The head reads the class token, or the mean over the patches
-        read = slice(encoder.num_prefix_tokens, None)
-        if encoder.config.global_pool == "token":
-            read = slice(1)
-        panels = _relevance_panel(subject, _of_inputs(by_token, read), "relevance")
+        by_input = encoder.pool(_without_own(by_token))  # (B, N)
+        panels = _relevance_panel(subject, by_input, "relevance")
     chosen = probabilities.gather(1, classes)  # (B, 1)
     return panels, classes[:, 0].tolist(), chosen[:, 0].tolist()
 
@@ -217,18 +215,12 @@ def reconstruction_relevance(subject: ModelWithImages) -> Panels:
         run=lambda images: model(images, subject.mask),
     )
     # The decoder reads all tokens of the encoder
-    return _relevance_panel(subject, _of_inputs(by_token, slice(None)), "relevance")
+    return _relevance_panel(subject, _without_own(by_token).mean(1), "relevance")
 
 
-def _of_inputs(by_token: Tensor, tokens: slice) -> Tensor:
-    """Return the relevance of each input token (B, N), without that of each token to itself.
-
-    Args:
-        by_token: (B, N, N), row = token, column = the input token that it depends on.
-        tokens: those from which the result is computed.
-    """
-    by_token = by_token - torch.eye(by_token.shape[-1]).to(by_token)
-    return by_token[:, tokens].mean(1)
+def _without_own(by_token: Tensor) -> Tensor:
+    """Return relevance (B, N, N) without the part of 1 that each token has in itself."""
+    return by_token - torch.eye(by_token.shape[-1]).to(by_token)
 
 
 def _relevance_panel(subject: ModelWithImages, by_input: Tensor, name: str) -> Panels:
