@@ -58,9 +58,8 @@ def relevance(
         # to a layer that the score does not depend on
         gradients = torch.autograd.grad(scores.sum(), layers, materialize_grads=True)
 
-    batch, _, tokens, _ = layers[0].shape
-    # Before the first layer, each token depends on itself alone
-    result = torch.eye(tokens).to(layers[0].device, torch.float32).expand(batch, -1, -1)
+    # Before the first layer, each token depends on itself alone, in every image
+    result = torch.eye(layers[0].shape[2]).to(layers[0].device, torch.float32)  # (N, N)
     for step in steps:
         contribution: Any = 0  # (B, N, N)
         for layer in step:
