@@ -89,7 +89,7 @@ class AttentionMaps:
         # By name, because a layer of an unknown kind is numbered when it is found
         self._kept: dict[str, Tensor] = {}
         self._captured: set[str] = set()  # layers that gave maps since the block began
-        self._image_size: tuple[int, int] | None = None  # (H, W) of the last images
+        self._image_size: torch.Size | None = None  # (H, W) of the last images
         self._undo = ExitStack()
 
     @property
@@ -192,8 +192,7 @@ class AttentionMaps:
         self._kept.clear()
 
     def _measure(self, _convolution: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        height, width = inputs[0].shape[-2:]
-        self._image_size = (height, width)
+        self._image_size = inputs[0].shape[-2:]
 
     def _is_wanted(self, layer: int) -> bool:
         """Return whether a layer is to be kept, or may be: others may yet be found after it."""

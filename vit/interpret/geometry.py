@@ -83,7 +83,7 @@ class Geometry:
         rows, columns = self.grid_size
         return rows // 2, columns // 2
 
-    def of_images(self, size: tuple[int, int]) -> Geometry:
+    def of_images(self, size: tuple[int, ...]) -> Geometry:
         """Return the layout for images of (H, W) pixels; some models take several sizes."""
         height, width = size
         p, q = self.patch_size
