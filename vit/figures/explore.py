@@ -164,7 +164,7 @@ def _described_layers(layers: Mapping[int, Tensor], prefix: int) -> dict[str, An
 def codes_of(weights: Tensor) -> Tensor:
     """Weights (..., N), rows sum to 1 -> uint8 codes (..., N): the nearest to 255 sqrt(w)."""
     # Normalised anew, in float64: sums of weights in bfloat16 are off by up to 0.01
-    exact = weights.detach().cpu().double()
+    exact = weights.cpu().double()
     return (exact / exact.sum(-1, keepdim=True)).sqrt().mul(SCALE).round().to(torch.uint8)
 
 
@@ -191,7 +191,7 @@ def opening(
     lowest = math.inf
     chosen = (len(weights) - 1, -1)
     for place, layer in enumerate(sorted(weights)):
-        on_patches = weights[layer][:, :, prefix:, prefix:].detach().cpu().double()
+        on_patches = weights[layer][:, :, prefix:, prefix:].cpu().double()
         share = on_patches / on_patches.sum(-1, keepdim=True).clamp(min=1e-12)
 
         # Heads that attend to few patches, and to other ones in each image
@@ -220,7 +220,7 @@ def distinct(names: Sequence[str]) -> list[str]:
 
 def _pixels(image: Tensor) -> bytes:
     # Channels last, as the page's canvas takes them
-    return image.detach().cpu().permute(1, 2, 0).contiguous().numpy().tobytes()
+    return image.permute(1, 2, 0).numpy().tobytes()
 
 
 def _codes(layers: Mapping[int, Tensor], image: int) -> bytes:
