@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import sys
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -148,12 +147,11 @@ def geometry_of(model: nn.Module) -> Geometry:
             class_token=getattr(encoder, "cls_token", None) is not None,
         )
 
-    # torchvision's have one class token; who has such a model has imported torchvision, which takes
-    # seconds
-    torchvision: Any = sys.modules.get("torchvision")
-    if torchvision is not None and isinstance(model, torchvision.models.VisionTransformer):
-        rows = model.image_size // model.patch_size
-        return Geometry((rows, rows), (model.patch_size, model.patch_size), 1, class_token=True)
+    # torchvision's, known by their convolution, have one class token
+    other: Any = model
+    if hasattr(other, "conv_proj"):
+        rows = other.image_size // other.patch_size
+        return Geometry((rows, rows), (other.patch_size, other.patch_size), 1, class_token=True)
 
     # transformers' models name their type, which decides which tokens come first
     config: Any = getattr(model, "config", None)
