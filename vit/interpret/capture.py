@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit.errors import AttentionError, require_finite
@@ -347,10 +348,9 @@ def in_grid_order(weights: Tensor, mask: Mask | None, num_prefix_tokens: int) ->
     """
     if mask is None:
         return weights
-    # The place among the tokens of the first, second, ... visible patch in grid order
-    patches = mask.ids_keep.argsort(dim=1) + num_prefix_tokens  # (B, K)
-    prefix = torch.arange(num_prefix_tokens, device=patches.device).expand(len(patches), -1)
-    order = torch.cat([prefix, patches], dim=1)[:, None]  # (B, 1, N)
+    # Where each prefix token stands, and then the first, second, ... visible patch in grid order
+    numbers = F.pad(mask.ids_keep, (num_prefix_tokens, 0), value=-1)  # (B, N)
+    order = numbers.argsort(dim=1, stable=True)[:, None]  # (B, 1, N)
 
     # Rows are queries, columns are keys: both follow the same order
     queries_sorted = weights.take_along_dim(order[..., None], 2)
