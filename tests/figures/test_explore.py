@@ -67,7 +67,6 @@ def example(
         names=[f"image {i}" for i in range(images)],
         images=pixels,
         hidden=hidden,
-        title="A title",
         facts=[("model", "a small one")],
         grid_size=grid,
         class_token=class_token,
@@ -334,7 +333,6 @@ def test_hostile_names_stay_text(page):
     arguments |= dict(
         moments=[replace(arguments["moments"][0], name=HOSTILE[0])] * 2,
         names=HOSTILE,
-        title=" ".join(HOSTILE),
         facts=[(name, name) for name in HOSTILE],
     )
     text = explore_page(**arguments)

@@ -139,6 +139,5 @@ def page_of(options: Namespace, subject: ModelWithImages, moments: Sequence[Mome
         grid_size=geometry.grid_size,
         class_token=geometry.class_token,
         registers=registers,
-        title="Attention, patch by patch",
         facts=facts,
     )

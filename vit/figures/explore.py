@@ -65,7 +65,6 @@ def explore_page(
     grid_size: tuple[int, int],
     class_token: bool,
     registers: int,
-    title: str,
     facts: Sequence[tuple[str, str]],
     limit: int = 10_000_000,
 ) -> str:
@@ -84,7 +83,6 @@ def explore_page(
         grid_size: (rows, columns) of patches.
         class_token: whether the first token is one.
         registers: how many follow it; both come before the patches, in the decoder too.
-        title: the heading.
         facts: (what, text) pairs, such as ("model", "ViT-Tiny, patch 4").
         limit: of the page, in bytes.
     """
@@ -140,7 +138,7 @@ def explore_page(
     # mtime 0: a page does not tell when it was made, and equal input gives equal bytes
     data = base64.b64encode(gzip.compress(stream, 9, mtime=0)).decode()
     template = Path(__file__).with_name("explore.html")
-    page = render_page(template, title=title, facts=facts, description=as_json, data=data)
+    page = render_page(template, facts=facts, description=as_json, data=data)
 
     size = len(page.encode())
     if size > limit:
