@@ -122,7 +122,7 @@ def of_images(names: Sequence[str], on_bad_image: OnBadImage = "stop") -> Collec
         on_bad_image: "skip" leaves out files that cannot be read, with a warning for each.
     """
     # a file may also lie in a folder that is named
-    files: dict[str, str] = {}
+    files: dict[Path, str] = {}
     for name in names:
         if not os.path.exists(name):
             raise ConfigError(f"images: {name!r} is neither a file nor a folder")
@@ -134,8 +134,8 @@ def of_images(names: Sequence[str], on_bad_image: OnBadImage = "stop") -> Collec
         if not inside:
             raise DataError(f"{name}: no images")
         for file in inside:
-            folder, base = os.path.split(file)
-            files.setdefault(os.path.join(os.path.realpath(folder), base), file)
+            path = Path(file)
+            files.setdefault(path.parent.resolve() / path.name, file)
     paths = list(files.values())
     chosen = [paths[number] for number in _chosen(paths, 0, on_bad_image)]
     # they have neither splits nor classes
