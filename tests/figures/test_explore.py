@@ -70,7 +70,7 @@ def example(
         facts=[("model", "a small one")],
         grid_size=grid,
         class_token=class_token,
-        registers=registers,
+        prefix=prefix,
     )
 
 
@@ -228,7 +228,7 @@ def assert_drawn(places: np.ndarray, shares: np.ndarray, top: float) -> None:
 def test_pixels_are_the_numbers(page, geometry):
     arguments = example(**geometry)
     rows, columns = grid = arguments["grid_size"]
-    prefix = arguments["class_token"] + arguments["registers"]
+    prefix = arguments["prefix"]
     given = {n: weights[0] for n, weights in arguments["moments"][0].weights.items()}
     page.open(arguments)
     for layer, head, row, column in ((1, 0, 0, 0), (0, 1, rows - 1, columns - 1)):

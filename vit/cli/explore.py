@@ -138,6 +138,6 @@ def page_of(options: Namespace, subject: ModelWithImages, moments: Sequence[Mome
         photos=photos,
         grid_size=geometry.grid_size,
         class_token=geometry.class_token,
-        registers=registers,
+        prefix=geometry.num_prefix_tokens,
         facts=facts,
     )

@@ -42,10 +42,10 @@ class Moment:
 
     Attributes:
         name: e.g. "epoch 3"; may be empty if there is only one.
-        weights: encoder layer -> (B, h, N, N), rows sum to 1; N = prefix + visible patches, the
-            visible ones in grid order.
-        decoder: decoder layer -> (B, h, M, M), M = decoder prefix + all patches in grid order;
-            empty without a decoder.
+        weights: encoder layer, ascending -> (B, h, N, N), rows sum to 1; N = prefix + visible
+            patches, the visible ones in grid order.
+        decoder: decoder layer, ascending -> (B, h, M, M), M = decoder prefix + all patches in grid
+            order; empty without a decoder.
         filled: (B, C, H, W) from 0 to 1, the images as the model reconstructs them.
     """
 
@@ -60,11 +60,11 @@ def explore_page(
     names: Sequence[str],
     images: Tensor,
     *,
-    hidden: Tensor | None = None,
+    hidden: Tensor | None,
     photos: Sequence[bytes] = (),
     grid_size: tuple[int, int],
     class_token: bool,
-    registers: int,
+    prefix: int,
     facts: Sequence[tuple[str, str]],
     limit: int = 10_000_000,
 ) -> str:
@@ -82,7 +82,7 @@ def explore_page(
             all may be missing or empty.
         grid_size: (rows, columns) of patches.
         class_token: whether the first token is one.
-        registers: how many follow it; both come before the patches, in the decoder too.
+        prefix: how many tokens come before the patches, in the decoder too: it, and registers.
         facts: (what, text) pairs, such as ("model", "ViT-Tiny, patch 4").
         limit: of the page, in bytes.
     """
@@ -120,11 +120,10 @@ def explore_page(
 
     # What is where in the stream, in ASCII, so that line separators are escaped; so are the signs
     # that could end a script element
-    prefix = int(class_token) + registers
     last = moments[-1]
     description = {
         "moments": [printable(moment.name) for moment in moments],
-        "grid": list(grid_size),
+        "grid": grid_size,
         "classToken": class_token,
         "encoder": _described_layers(last.weights, prefix),
         "decoder": _described_layers(last.decoder, prefix),
@@ -156,7 +155,7 @@ def _described_layers(layers: Mapping[int, Tensor], prefix: int) -> dict[str, An
         return None
     # All layers have as many heads
     heads = next(iter(layers.values())).shape[1]
-    return {"layers": sorted(layers), "heads": heads, "prefix": prefix}
+    return {"layers": list(layers), "heads": heads, "prefix": prefix}
 
 
 def codes_of(weights: Tensor) -> Tensor:
@@ -188,8 +187,8 @@ def opening(
     # Without a head that qualifies, the mean of the last layer
     lowest = math.inf
     chosen = (len(weights) - 1, -1)
-    for place, layer in enumerate(sorted(weights)):
-        on_patches = weights[layer][:, :, prefix:, prefix:].cpu().double()
+    for place, of_layer in enumerate(weights.values()):
+        on_patches = of_layer[:, :, prefix:, prefix:].cpu().double()
         share = on_patches / on_patches.sum(-1, keepdim=True).clamp(min=1e-12)
 
         # Heads that attend to few patches, and to other ones in each image
@@ -222,5 +221,5 @@ def _pixels(image: Tensor) -> bytes:
 
 
 def _codes(layers: Mapping[int, Tensor], image: int) -> bytes:
-    codes = [codes_of(layers[layer][image]) for layer in sorted(layers)]
+    codes = [codes_of(weights[image]) for weights in layers.values()]
     return torch.stack(codes).numpy().tobytes()
