@@ -61,6 +61,7 @@ def place(models, tmp_path_factory) -> Path:
     change(place / "labels", problem_type="multi_label_classification")
     (place / "begun").mkdir()
     (place / "begun" / "config.yaml").write_text(yaml.safe_dump(Config().to_dict()))
+    (place / "begun" / "metrics.jsonl").touch()
     (place / "mine.html").write_text("mine")
     return place
 

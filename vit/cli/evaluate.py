@@ -53,7 +53,7 @@ def run(options: Namespace) -> None:
     out = options.out
     if out is not None:
         require_folder(out)
-        if RunFiles(out).summary.exists() or RunFiles(out).config.exists():
+        if RunFiles(out).has_begun:
             message = f"{out} is a run with its own figures; name e.g. {out / 'evaluation'}"
             raise ConfigError(f"--out: {message}")
         require_free([out / name for name in (RESULTS, *PICTURES)], options.overwrite)
