@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from vit.atomic import make_folder, write_json
-from vit.cli.options import choose_device, load
+from vit.cli.options import load
 from vit.cli.outputs import aligned, messages_to_stderr, print_json, score_table
 from vit.commandline import named_data, refuse_among_images, require_folder, require_free
 from vit.config import DataConfig
@@ -71,7 +71,6 @@ def measure(options: Namespace, config: DataConfig) -> dict[str, Any]:
     # Model and data
     model = load(options)
     origin = model.origin
-    compute = choose_device(options, options.threads)
     trained_on = origin.trained_on
     data = load_data(config, origin.image_size, prepared=origin.prepared, trained_on=trained_on)
 
@@ -111,8 +110,8 @@ def measure(options: Namespace, config: DataConfig) -> dict[str, Any]:
             note += f", {known:,} of which this model was trained on, without labels"
         notes.append(note)
 
-    # Measure
-    evaluation = evaluate(model, data, methods, compute=compute, options=Options(**used))
+    # Measure, in float32, where the model is
+    evaluation = evaluate(model, data, methods, options=Options(**used))
 
     # The scores, and what they depend on
     asked = [] if options.method == "all" else [options.method]
@@ -126,7 +125,7 @@ def measure(options: Namespace, config: DataConfig) -> dict[str, Any]:
         "note": "; ".join(notes),
         "scores": evaluation.scores,
         "seconds": evaluation.seconds,
-        "device": device_name(compute.device),
+        "device": device_name(next(model.parameters()).device),
         "threads": torch.get_num_threads(),
         "versions": versions(),
         "command": options.command_line,

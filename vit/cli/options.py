@@ -1,4 +1,4 @@
-"""What several commands do with their options: load a checkpoint and images, choose a device."""
+"""What several commands do with their options: load a checkpoint and images."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from vit.checkpoints import load_model
 from vit.commandline import named_data
 from vit.config import BUILT_IN, DataConfig, RunConfig
-from vit.device import Compute
 from vit.errors import ConfigError
 from vit.load_options import LoadOptions
 from vit.machine import choose_compute
@@ -27,16 +26,14 @@ def load_options(options: Namespace) -> dict[str, Any]:
 
 
 def load(options: Namespace, checkpoint: str | Path | None = None) -> Model:
-    """Load a model, by default that of the options, and put it where it is to run."""
+    """Load a model, by default that of the options, and put it where it is to run, in float32."""
     model = load_model(checkpoint or options.checkpoint, strict=True, **load_options(options))
     if "device" in options:
-        model = model.to(choose_device(options).device)
+        # Not every command that takes a device takes a number of threads
+        threads = getattr(options, "threads", 0)
+        config = RunConfig(device=options.device, threads=threads)
+        model = model.to(choose_compute(config, "fp32").device)
     return model
-
-
-def choose_device(options: Namespace, threads: int = 0) -> Compute:
-    """Return where to run, in float32."""
-    return choose_compute(RunConfig(device=options.device, threads=threads), "fp32")
 
 
 def data_of(options: Namespace) -> str | None:
