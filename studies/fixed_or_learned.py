@@ -59,7 +59,7 @@ def study(experiment: Experiment) -> Results:
     bank = pixel_features(data.train.images)
     queries = pixel_features(data.test.images)
     geometry = geometry_of(len(bank), usual[0].model.encoder.config.embed_dim)
-    pixels = knn_accuracy(bank, data.train.labels, queries, data.test.labels, geometry=geometry)
+    pixels = knn_accuracy(bank, data.train.labels, queries, data.test.labels, geometry)
 
     # The table
     rows: list[tuple[str | Seeds, ...]] = []

@@ -96,7 +96,7 @@ def neighbours(model, train, test):
     bank, queries = (
         encoder_features(model, part.images, prepare, CPU)[0] for part in (train, test)
     )
-    return knn_accuracy(bank, train.labels, queries, test.labels)
+    return knn_accuracy(bank, train.labels, queries, test.labels, "standardised")
 
 
 def test_all_that_applies_to_an_autoencoder(data, measured):
@@ -110,7 +110,7 @@ def test_all_that_applies_to_an_autoencoder(data, measured):
     assert knn["accuracy"] == neighbours(model.encoder, data.train, data.test)
     assert knn["baselines"]["untrained"] == neighbours(untrained, data.train, data.test)
     assert knn["baselines"]["raw_pixels"] == knn_accuracy(
-        pixels[0], data.train.labels, pixels[1], data.test.labels
+        pixels[0], data.train.labels, pixels[1], data.test.labels, "standardised"
     )
     linear = results["linear"]
     assert linear["accuracy"] > 0.6  # the classes differ in colour
@@ -215,7 +215,9 @@ def test_few_images_without_test_images_are_cross_validated(place, measured, tmp
     features = encoder_features(load_model("mae").encoder, images, prepare, CPU)[0]
     found = measured(f"mae --data {root}")
     knn, linear = found["knn"], found["linear"]
-    assert knn["accuracy"] == knn_accuracy(features, labels, features, labels, image_hashes=hashes)
+    assert knn["accuracy"] == knn_accuracy(
+        features, labels, features, labels, "standardised", image_hashes=hashes
+    )
     assert knn["images"] == linear["images"] == 73
     assert "cross-validated over all 73" in found["note"]
     # each image is tested once, by a probe of the other folds

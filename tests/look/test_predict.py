@@ -88,12 +88,16 @@ def test_images_and_models_that_cannot_be_used_raise(classifier, tmp_path):
         predict(classifier, noise(1))
 
 
-@pytest.mark.parametrize("count", [50, 400])  # of 8 dimensions, 400 images are whitened
-def test_cosines_are_those_of_numpy_between_features_as_for_k_nn(count):
+# of 8 dimensions, 400 images are whitened
+@pytest.mark.parametrize(("count", "geometry"), [(50, "standardised"), (400, "whitened")])
+def test_cosines_are_those_of_numpy_between_features_as_for_k_nn(count, geometry):
     features = torch.randn(count, 8)
     query = torch.randn(8)
     found = nearest(features, query, 7)
-    vectors, of_query = (x.numpy() for x in for_neighbours(features.double(), query[None].double()))
+    assert found.geometry == geometry
+    vectors, of_query = (
+        x.numpy() for x in for_neighbours(features.double(), query[None].double(), geometry)
+    )
     cosines = vectors @ of_query[0]
     cosines /= np.linalg.norm(vectors, axis=1) * np.linalg.norm(of_query)
     order = np.argsort(-cosines)

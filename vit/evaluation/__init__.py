@@ -250,9 +250,9 @@ class _Measures:
                     train.labels[images],
                     of_splits[-1],
                     test.labels,
+                    geometry,
                     device=self.compute.device,
                     image_hashes=hashes,
-                    geometry=geometry,
                 )
                 for images in banks
             ]

@@ -31,9 +31,6 @@ IMAGES_PER_DIMENSION = 50
 RIDGE = 0.3
 """Added to the variances to whiten by, whose mean is 1; 0.1 and 1 give about the same."""
 
-CPU = torch.device("cpu")
-
-
 BATCH = 256
 """Images at a time; the masks of images depend on it, so it is part of the protocol."""
 
@@ -130,9 +127,7 @@ def geometry_of(images: int, dim: int) -> str:
     return "whitened" if images >= IMAGES_PER_DIMENSION * dim else "standardised"
 
 
-def for_neighbours(
-    collection: Tensor, queries: Tensor, geometry: str | None = None
-) -> tuple[Tensor, Tensor]:
+def for_neighbours(collection: Tensor, queries: Tensor, geometry: str) -> tuple[Tensor, Tensor]:
     """Return features whose cosines say which images are neighbours.
 
     They are standardised. Where there are IMAGES_PER_DIMENSION, they are also whitened: the
@@ -141,10 +136,10 @@ def for_neighbours(
     Args:
         collection: of the images to search, (N, D), by whose statistics both are mapped.
         queries: (M, D).
-        geometry: of features that these are compared with (`geometry_of`); None: their own.
+        geometry: their `geometry_of`, or that of features that these are compared with.
     """
     vectors, queries = standardised(collection, queries)
-    if (geometry or geometry_of(*vectors.shape)) == "whitened":
+    if geometry == "whitened":
         # on the CPU, because Apple's GPUs have no decomposition
         covariance = (vectors.T @ vectors / len(vectors)).cpu()  # (D, D)
         variances, directions = torch.linalg.eigh(covariance)
@@ -158,11 +153,11 @@ def knn_accuracy(
     train_labels: Tensor,
     features: Tensor,
     labels: Tensor,
+    geometry: str,
     k: int = K,
     temperature: float = TEMPERATURE,
-    device: torch.device = CPU,
+    device: torch.device | str = "cpu",
     image_hashes: Tensor | None = None,
-    geometry: str | None = None,
 ) -> float:
     """Return the accuracy of k nearest neighbours, whose votes are exp(cosine / temperature).
 
@@ -171,13 +166,13 @@ def knn_accuracy(
     Args:
         train_features, train_labels: of the images to search, (N, D) and (N,).
         features, labels: of the M test images, (M, D) and (M,).
+        geometry: see `for_neighbours`.
         k: neighbours; all training images if there are fewer.
         temperature: the smaller, the more the nearest decide.
         device: where to search; the votes are counted on the CPU, in the same order everywhere.
         image_hashes: int64 (N,), for leave-one-out, where the test images are the images to search:
             each finds neither itself nor a copy, which has the same hash. All of them whiten, since
             that needs no label.
-        geometry: see `for_neighbours`.
     """
     # unit vectors, whose products are cosines; in place, to save memory
     mapped = for_neighbours(train_features.to(device), features.to(device), geometry)

@@ -150,11 +150,12 @@ def nearest(features: Tensor, query: Tensor, count: int) -> Nearest:
     # CPU, because Apple's GPUs have none
     collection = features.detach().cpu().double()
     query = query.detach().cpu().double()
-    vectors, mapped = for_neighbours(collection, query[None])
+    geometry = geometry_of(*collection.shape)
+    vectors, mapped = for_neighbours(collection, query[None], geometry)
     similarities = torch.cosine_similarity(vectors, mapped, dim=1).clamp(-1, 1)  # (N,)
 
     # Even if the collection does not vary, so that nothing of it is left
     similarities[(collection == query).all(1)] = 1
     order = similarities.argsort(descending=True, stable=True)[:count]
     median = float(similarities.quantile(0.5))
-    return Nearest(order, similarities[order], median, geometry_of(*collection.shape))
+    return Nearest(order, similarities[order], median, geometry)
