@@ -42,20 +42,20 @@ def row(model: dict[str, Any]) -> tuple[str, ...]:
         parts.append(f"{encoder['num_classes']} classes")
 
     # Its size and scores
-    scores = ", ".join(best_scores(model["figures"], model["data"])) or "-"
+    scores = ", ".join(best_scores(model["figures"], model["data"]))
     megabytes = f"{model['bytes'] / 1e6:.1f}"
     count = f"{model['parameters']:,}"
-    return model["name"], ", ".join(parts), count, megabytes, model["data"] or "-", scores
+    return model["name"], ", ".join(parts), count, megabytes, model["data"], scores
 
 
 def best_scores(figures: dict[str, Any], data: str) -> Iterator[str]:
     """Yield the main scores; of the results of `vit evaluate`, only those on `data`."""
     # Measured by `vit evaluate` first, then at the end of the run
-    documents = [results for results in figures.get("measured", []) if results["data"] == data]
+    documents = [results for results in figures["measured"] if results["data"] == data]
     documents.append(figures)
     for method, key in MAIN.items():
         for document in documents:
-            usual = document.get("scores", {}).get(method, [{}])[0]
+            usual = document["scores"].get(method, [{}])[0]
             if key not in usual:
                 continue
             measure = MEASURES[method, key]
@@ -63,8 +63,7 @@ def best_scores(figures: dict[str, Any], data: str) -> Iterator[str]:
             if "ratio" in usual:
                 text += f" ({usual['ratio']:.0%} masked)"
             # A score on other images than test images names them
-            images = document.get("tested_on", "test images")
-            if images != "test images":
-                text += f" on {images}"
+            if document["tested_on"] != "test images":
+                text += f" on {document['tested_on']}"
             yield text
             break

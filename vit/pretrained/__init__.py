@@ -61,7 +61,7 @@ def shipped(name: str) -> dict[str, Any]:
     Returns:
         name; folder; parameters of encoder and decoder together; bytes of all its files; encoder
         and decoder, their arguments (decoder None if there is none); class_names; data, the name
-        of the training data; figures, its measured scores, empty if there are none.
+        of the training data; figures, its measured scores.
     """
     folder = shipped_models()[name]
     # the names and sizes of tensors are in the header of the weights
@@ -76,7 +76,7 @@ def shipped(name: str) -> dict[str, Any]:
             "decoder": config["decoder"],
             "class_names": config["class_names"],
             "data": config["data"],
-            "figures": config.get("figures") or {},
+            "figures": config["figures"],
         }
     except Exception as error:  # damaged files may raise nearly anything
         reason = f"{type(error).__name__}: {str(error)[:200]}"
