@@ -94,7 +94,7 @@ def prepare(batch):
 def neighbours(model, train, test):
     """The accuracy of an encoder's features."""
     bank, queries = (
-        encoder_features(model, part.images, prepare, CPU)[0] for part in (train, test)
+        encoder_features(model, part.images, prepare, CPU, [-1])[0] for part in (train, test)
     )
     return knn_accuracy(bank, train.labels, queries, test.labels, "standardised")
 
@@ -212,7 +212,7 @@ def test_few_images_without_test_images_are_cross_validated(place, measured, tmp
         torch.cat([getattr(split, name) for split in (data.train, data.test)])
         for name in ("images", "labels", "image_hashes")
     )
-    features = encoder_features(load_model("mae").encoder, images, prepare, CPU)[0]
+    features = encoder_features(load_model("mae").encoder, images, prepare, CPU, [-1])[0]
     found = measured(f"mae --data {root}")
     knn, linear = found["knn"], found["linear"]
     assert knn["accuracy"] == knn_accuracy(

@@ -53,7 +53,7 @@ def test_features_that_are_not_finite_are_not_judged():
     model = encoder()
     torch.nn.init.constant_(model.norm.bias, float("inf"))
     with pytest.raises(TrainingError, match="features of some images are nan or infinite"):
-        encoder_features(model, noise(1), prepare, CPU)
+        encoder_features(model, noise(1), prepare, CPU, [-1])
 
 
 @pytest.mark.parametrize(

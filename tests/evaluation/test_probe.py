@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vit.errors import UserError
 from vit.evaluation.features import standardised
-from vit.evaluation.probe import fit_probe, linear_probe, logits_of
+from vit.evaluation.probe import L2_GRID, fit_probe, linear_probe, logits_of
 
 LAST = {"the last": [-1]}
 
@@ -61,7 +61,7 @@ def test_layers_and_strength_are_chosen_on_held_out_images():
         features[2, :, 0] += 10 * (classes // 2)
     choices = {"0": [0], "1": [1], "2": [-1], "both": [1, 2]}
     held_out = torch.arange(240) % 5 == 0
-    logits, found = linear_probe(layers, labels, tests, held_out, 4, choices)
+    logits, found = linear_probe(layers, labels, tests, held_out, 4, choices, L2_GRID)
     assert found["layers"] == "both"
     assert found["converged"]
     accuracies = found["held_out_accuracy"]
@@ -69,7 +69,8 @@ def test_layers_and_strength_are_chosen_on_held_out_images():
     assert accuracies["both"] == max(accuracies.values())
     assert float((logits.argmax(1) == test_labels).float().mean()) > 0.95
     # which the test images have no part in
-    assert linear_probe(layers, labels, 100 * tests.flip(1), held_out, 4, choices)[1] == found
+    others = 100 * tests.flip(1)
+    assert linear_probe(layers, labels, others, held_out, 4, choices, L2_GRID)[1] == found
     # it is the fit to all training images, standardised by them
     bank, queries = standardised(*(torch.cat([of[1], of[2]], 1) for of in (layers, tests)))
     probe, _ = fit_probe(bank, labels, 4, found["strength"])
@@ -82,7 +83,7 @@ def test_something_must_be_held_out_and_something_fitted(every):
     train, labels = blobs(40, 1.0)
     held_out = torch.full((40,), every)
     with pytest.raises(UserError, match="of 40 training images are held out"):
-        linear_probe(train[None], labels, train[None], held_out, 4, LAST)
+        linear_probe(train[None], labels, train[None], held_out, 4, LAST, L2_GRID)
 
 
 def test_a_fit_that_runs_out_of_steps_says_so(monkeypatch):
@@ -106,7 +107,7 @@ def test_strengths_too_weak_for_few_images_are_not_tried(monkeypatch):
     monkeypatch.setattr("vit.evaluation.probe.MOST_STEPS", 20)
     train, labels = blobs(120, 1.0)
     held_out = torch.arange(120) % 3 == 0
-    found, fit = linear_probe(train[None], labels, train[None], held_out, 4, LAST)
+    found, fit = linear_probe(train[None], labels, train[None], held_out, 4, LAST, L2_GRID)
     tried = linear_probe(train[None], labels, train[None], held_out, 4, LAST, (1e-1, 1e-2))
     assert torch.equal(found, tried[0])
     assert fit == tried[1]

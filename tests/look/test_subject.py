@@ -17,7 +17,7 @@ def test_batches_do_not_grow_with_the_square_of_the_tokens(size, heads):
 
 
 def test_scenes_need_no_files():
-    collection = of_data(DataConfig(source="scenes"), (8, 8), 3)
+    collection = of_data(DataConfig(source="scenes"), (8, 8), 3, both_splits=False)
     assert len(collection.images) == 3
     assert collection.title == "Scenes, test images"
 
@@ -26,7 +26,9 @@ def test_images_of_a_folder_are_spread_over_its_classes(tmp_path):
     for split in ("train", "test"):
         for name in ("a", "b", "c"):
             save_images(tmp_path / "many" / split / name, noise(3))
-    collection = of_data(DataConfig(source="folder", root=str(tmp_path / "many")), (8, 8), 3)
+    collection = of_data(
+        DataConfig(source="folder", root=str(tmp_path / "many")), (8, 8), 3, both_splits=False
+    )
     assert sorted(collection.names) == ["a", "b", "c"]
     assert collection.title == "many, test images"
 
@@ -35,5 +37,7 @@ def test_images_of_a_folder_are_spread_over_its_classes(tmp_path):
 def test_of_a_folder_without_test_images_all_can_be_shown(split, tmp_path):
     """Nobody trains on photographs that are only looked at: none is held out."""
     save_images(tmp_path / "holiday" / split, noise(9))
-    collection = of_data(DataConfig(source="folder", root=str(tmp_path / "holiday")), (8, 8), 9)
+    collection = of_data(
+        DataConfig(source="folder", root=str(tmp_path / "holiday")), (8, 8), 9, both_splits=False
+    )
     assert collection.names == [str(number) for number in range(9)]

@@ -36,7 +36,7 @@ def views_of(inputs: Tensor) -> Iterator[Tensor]:
         yield bordered[..., top : top + height, left : left + width]
 
 
-def view_logits(encoder: VisionTransformer, inputs: Tensor, views: int = 1) -> Tensor:
+def view_logits(encoder: VisionTransformer, inputs: Tensor, views: int) -> Tensor:
     """Return a classifier's logits for the first views of images, float32 (views, B, classes)."""
     # a softmax of bfloat16 logits would be coarse
     chosen = islice(views_of(inputs), views)

@@ -47,7 +47,7 @@ def encoder_features(
     images: Images,
     prepare: Prepare,
     compute: Compute,
-    layers: Sequence[int] = (-1,),
+    layers: Sequence[int],
 ) -> Tensor:
     """Return the mean of the patch tokens of unmasked images, after some of the blocks.
 

@@ -132,7 +132,7 @@ def linear_probe(
     held_out: Tensor,
     classes: int,
     choices: Mapping[str, Sequence[int]],
-    strengths: tuple[float, ...] = L2_GRID,
+    strengths: tuple[float, ...],
 ) -> tuple[Tensor, dict[str, Any]]:
     """Choose layers and strength on held-out training images, then measure the test images once.
 

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 def of_data(
-    config: DataConfig, image_size: tuple[int, int], count: int = 0, both_splits: bool = False
+    config: DataConfig, image_size: tuple[int, int], count: int, both_splits: bool
 ) -> Collection:
     """Return images of a folder or of a built-in data set.
 
