@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from bench.job import Job
+from vit.config import OptimConfig
 from vit.data import Dataset, ImageSet
 from vit.data.draws import draw_step
 from vit.device import Compute
@@ -108,7 +109,7 @@ def _ours(job: Job) -> Contestant:
     # The run
     run = setup(job.config(), random_images(max(job.images, job.batch), job.image_size))
     if not job.fused_adamw:
-        run.optimizer = torch.optim.AdamW(parameter_groups(run.model, 0.05), lr=1e-4)
+        run.optimizer = torch.optim.AdamW(parameter_groups(run.model, OptimConfig()), lr=1e-4)
     parts = run.grad_accum_steps
     compute = run.compute
     about = f"{compute.precision}, attention {run.config.run.attention}, {parts} parts"

@@ -72,7 +72,7 @@ def test_matrices_decay_and_nothing_else_and_what_is_frozen_has_no_group(frozen)
             "decoder.mask_token"
         }
         assert tokens < learning - matrices
-    groups = parameter_groups(model, weight_decay=0.05)
+    groups = parameter_groups(model, OptimConfig(weight_decay=0.05))
     assert by_name(model, groups, "weight_decay") == {
         name: 0.05 * (name in matrices) for name in learning
     }
@@ -94,7 +94,7 @@ def test_layer_decay_is_timms(depth, settings, same):
     plain = timms.no_weight_decay()
     expected = param_groups_layer_decay(timms, 0.05, layer_decay=0.7, no_weight_decay_list=plain)
     ours = encoder(**sizes | dict(image_size=(8, 8), patch_size=(4, 4), registers=1), **same)
-    groups = parameter_groups(ours, 0.05, layer_decay=0.7)
+    groups = parameter_groups(ours, OptimConfig(weight_decay=0.05, layer_decay=0.7))
     last = ("norm.weight", "norm.bias", "fc_norm.weight", "fc_norm.bias")
     for key in ("lr_scale", "weight_decay"):
         of_ours = by_name(ours, groups, key)
@@ -159,7 +159,7 @@ def test_muon_steps_as_timms_does_and_goes_on_from_its_state(monkeypatch):
     monkeypatch.setattr("timm.optim.muon.zeropower_via_newtonschulz", exact)
     models = [whole_model(), whole_model()]
     ours = make_optimizer(models[0], MUON)
-    groups = parameter_groups(models[1], MUON.weight_decay, muon=True)
+    groups = parameter_groups(models[1], MUON)
     for group in groups:
         # with Nesterov, timm's fallback is NAdam
         group |= {"nesterov": not group["use_fallback"], "eps": 1e-8}

@@ -16,9 +16,7 @@ from vit.training.muon import Muon
 TOKENS_AND_POSITIONS = ("cls_token", "reg_token", "mask_token", "pos_embed")
 
 
-def parameter_groups(
-    model: nn.Module, weight_decay: float, layer_decay: float = 1.0, muon: bool = False
-) -> list[dict[str, Any]]:
+def parameter_groups(model: nn.Module, config: OptimConfig) -> list[dict[str, Any]]:
     """Group the trainable parameters by weight decay, learning rate and optimizer.
 
     Matrices decay; norms, biases, scales, tokens and positions do not. With layer decay, a group's
@@ -29,11 +27,9 @@ def parameter_groups(
 
     Args:
         model: a `VisionTransformer`, or a model that holds one.
-        weight_decay: of matrices.
-        layer_decay: factor from each layer to the one before it.
-        muon: whether the groups are for Muon.
+        config: the optimizer's name, weight decay and layer decay are read.
     """
-    scales = _scales(model, layer_decay)
+    scales = _scales(model, config.layer_decay)
     groups: dict[tuple, dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
@@ -41,10 +37,10 @@ def parameter_groups(
         is_matrix = parameter.ndim >= 2 and name.rpartition(".")[2] not in TOKENS_AND_POSITIONS
 
         # parameters with equal settings form a group
-        settings: dict[str, Any] = {"weight_decay": weight_decay if is_matrix else 0.0}
-        if layer_decay != 1:
+        settings: dict[str, Any] = {"weight_decay": config.weight_decay if is_matrix else 0.0}
+        if config.layer_decay != 1:
             settings["lr_scale"] = scales[parameter]
-        if muon:
+        if config.name == "muon":
             in_block = ".blocks." in f".{name}"
             settings["use_fallback"] = not (is_matrix and in_block)
         key = tuple(settings.items())
@@ -86,9 +82,7 @@ def make_optimizer(
         products: the type of Muon's matrix products.
         dist: the processes that share Muon's work.
     """
-    groups = parameter_groups(
-        model, config.weight_decay, config.layer_decay, muon=config.name == "muon"
-    )
+    groups = parameter_groups(model, config)
     if config.name == "adamw":
         return torch.optim.AdamW(groups, lr=0.0, betas=config.betas, fused=True)
     return Muon(groups, config.betas, products, dist)
