@@ -136,7 +136,7 @@ class Run:
         """Save `result`, with all that `vit.checkpoints.load_model` needs."""
         save_model(folder, self.result, self.origin, dtype)
 
-    def save(self, folder: Path, callback_states: dict[str, Any] | None = None) -> None:
+    def save(self, folder: Path, callback_states: dict[str, Any]) -> None:
         """Save a checkpoint of this step (see `vit.training.run_folder` for which are kept).
 
         The states with which the run resumed are kept of callbacks that this session lacks.
@@ -150,7 +150,7 @@ class Run:
             "model": dict(self.model.state_dict()),
             "objective": own,
             "optimizer": self.optimizer.state_dict(),
-            "callbacks": (self.callback_states or {}) | (callback_states or {}),
+            "callbacks": (self.callback_states or {}) | callback_states,
             "seconds": self.seconds,
             # empty without a scale
             "loss_scale": self.loss_scale.state_dict(),
@@ -269,9 +269,8 @@ def _restore(run: Run, state: dict[str, Any]) -> None:
     model = {f"model.{name}": values for name, values in state["model"].items()}
     run.objective.load_state_dict(state["objective"] | model)
     run.optimizer.load_state_dict(state["optimizer"])
-    # a run that began in float16 may continue in another type, whose scale ignores it
-    if state.get("loss_scale"):
-        run.loss_scale.load_state_dict(state["loss_scale"])
+    # a run in float16 began in float16; in another type the scale ignores it
+    run.loss_scale.load_state_dict(state["loss_scale"])
     if run.ema is not None:
         run.ema.module.load_state_dict(state["model_ema"])
     run.init_hash = state["init"]
