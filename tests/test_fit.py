@@ -249,7 +249,7 @@ def test_every_process_needs_the_same_images(config, tmp_path):
     with pytest.raises(
         DataError, match=r"process 1 has other images than the first: .*, not of-the-first"
     ):
-        set_up(command, RunFolder(command.out), Second(rank=1), PAIRS, TEST, [])
+        set_up(command, RunFolder(command.out), Second(rank=1), PAIRS, TEST, [], None)
 
 
 LARGE = """

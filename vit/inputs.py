@@ -153,7 +153,7 @@ def as_seen(image: Image.Image) -> Image.Image:
 
 
 def fit_picture(
-    upright: Image.Image, image_size: tuple[int, int], prepared: Preparation = OWN
+    upright: Image.Image, image_size: tuple[int, int], prepared: Preparation
 ) -> Image.Image:
     """Return an image, from `as_seen`, cropped and resized to (H, W) as `decode` describes."""
     # the share cut from each side, before the crop to the aspect ratio

@@ -160,7 +160,7 @@ def set_up(
     train: Any,
     test: Any,
     callbacks: Sequence[Callback],
-    init: Model | None = None,
+    init: Model | None,
 ) -> tuple[Run, list[Callback]]:
     """Set up data, model, folder, and all callbacks of this process.
 

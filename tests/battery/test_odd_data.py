@@ -14,6 +14,7 @@ from tiny import RECONSTRUCT, dataset, encoded, noise
 from vit.config import DataConfig, changed
 from vit.data.folder import load_folder
 from vit.errors import DataError
+from vit.inputs import OWN
 from vit.training.loop import train_steps
 from vit.training.run import setup
 
@@ -50,9 +51,9 @@ def test_a_damaged_image_is_an_image_or_is_named(draw, tmp_path):
     for number in range(2):
         (bad.parent / f"{number}.png").write_bytes(drawn("PNG", draw))
     try:
-        load_folder(bad.parent, (16, 16), "stop", tmp_path / "cache")
+        load_folder(bad.parent, (16, 16), "stop", tmp_path / "cache", OWN)
     except DataError:
-        train, _ = load_folder(bad.parent, (16, 16), "skip", tmp_path / "cache")
+        train, _ = load_folder(bad.parent, (16, 16), "skip", tmp_path / "cache", OWN)
         assert train.skipped == (str(bad),)
 
 

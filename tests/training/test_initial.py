@@ -17,6 +17,7 @@ from vit.errors import ConfigError, DataError
 from vit.inputs import Normalization
 from vit.mae import MaskedAutoencoder, Model, build_autoencoder
 from vit.masking import make_mask
+from vit.training.distributed import SINGLE
 from vit.training.initial import follow, freeze, initial_model, restore_frozen_rows
 from vit.training.loop import set_learning_rate
 from vit.training.optimizer import make_optimizer
@@ -222,7 +223,9 @@ def test_frozen_part_keeps_every_bit_and_the_rest_moves(names, optimizer):
     model = small_model()
     before = pieces(model)
     rows = freeze(model, names.split())
-    updates = make_optimizer(model, OptimConfig(name=optimizer, weight_decay=0.5))
+    updates = make_optimizer(
+        model, OptimConfig(name=optimizer, weight_decay=0.5), torch.float32, SINGLE
+    )
     restore_frozen_rows(updates, rows)
     set_learning_rate(updates, 0.02)
     for step in range(3):

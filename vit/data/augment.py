@@ -201,7 +201,7 @@ def mix(images: Tensor, following: Tensor, share: Tensor, box: Tensor) -> Tensor
 
 
 def mixed_labels(
-    labels: Tensor, following: Tensor, share: Tensor, classes: int, smoothing: float = 0.0
+    labels: Tensor, following: Tensor, share: Tensor, classes: int, smoothing: float
 ) -> Tensor:
     """Return the soft targets of mixed images.
 

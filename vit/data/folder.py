@@ -39,7 +39,7 @@ File = tuple[str, str]
 
 
 def load_folder(
-    root: Path, image_size: Size, on_bad_image: str, cache: Path, prepared: Preparation = OWN
+    root: Path, image_size: Size, on_bad_image: str, cache: Path, prepared: Preparation
 ) -> tuple[ImageSet, ImageSet | None]:
     """Return the training and test images of a folder, resized and mapped from a cache file.
 

@@ -143,7 +143,7 @@ class Muon(torch.optim.AdamW):
         return list(_unflatten_dense_tensors(flat, matrices))
 
 
-def orthogonalize(matrices: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+def orthogonalize(matrices: Tensor, dtype: torch.dtype) -> Tensor:
     """Return U Vᵀ of each matrix U S Vᵀ by five Newton-Schulz iterations.
 
     All but the smallest singular values come near 1. An iteration is X <- P X with

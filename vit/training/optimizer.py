@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from vit.config import OptimConfig
 from vit.device import Compute
-from vit.training.distributed import SINGLE, Distributed
+from vit.training.distributed import Distributed
 from vit.training.muon import Muon
 
 TOKENS_AND_POSITIONS = ("cls_token", "reg_token", "mask_token", "pos_embed")
@@ -71,8 +71,8 @@ def _scales(model: nn.Module, decay: float) -> dict[nn.Parameter, float]:
 def make_optimizer(
     model: nn.Module,
     config: OptimConfig,
-    products: torch.dtype = torch.float32,
-    dist: Distributed = SINGLE,
+    products: torch.dtype,
+    dist: Distributed,
 ) -> torch.optim.Optimizer:
     """Build AdamW or Muon over `parameter_groups`; `set_learning_rate` sets the rate at every step.
 
