@@ -150,9 +150,8 @@ class DynamicsRecorder(Callback):
                 "leave it out"
             )
         self._content = read_saved_part(self._path, state["bytes"]).decode()
-        # a checkpoint is read onto the CPU
-        device = self._initial[0].device
-        self._initial = [weights.to(device) for weights in state["first"]]
+        # a checkpoint is read onto the CPU, and these stay on their device
+        torch._foreach_copy_(self._initial, state["first"])
 
 
 # ---- Afterwards ---------------------------------------------------------------------------------
