@@ -36,11 +36,11 @@ class Run:
 
     Attributes:
         ema: the average of the weights over the steps, if `optim.ema` is set.
+        notes: lines that the user should see, e.g. on damage, or differences from the session
+            before.
         init_hash: `vit.weights.checkpoint_hash` of the initial model; "" for random weights.
         seen_before: hashes of the images that the initial model, or the session before, was trained
             on, int64 (M,).
-        notes: lines that the user should see, e.g. on damage, or differences from the session
-            before.
         callback_states: states of a resumed run's callbacks, by name; None for a run that begins.
         folder: the run folder; None for a run in memory only.
         summary: the content of summary.json; empty until the run is finished.
@@ -55,11 +55,11 @@ class Run:
     objective: Objective
     optimizer: torch.optim.Optimizer
     loss_scale: LossScale
-    ema: AveragedWeights | None = None
-    dist: Distributed = SINGLE
+    ema: AveragedWeights | None
+    dist: Distributed
+    notes: list[str]
     init_hash: str = ""
     seen_before: Tensor = NO_IMAGES
-    notes: list[str] = field(default_factory=list)
     callback_states: dict[str, Any] | None = None
     folder: RunFolder | None = None
     summary: dict[str, Any] = field(default_factory=dict)
