@@ -120,9 +120,10 @@ def bf16_pays(device: torch.device) -> bool:
     A GPU that has them is faster with them. So is a CPU with AMX. With AVX512-BF16 alone, AMD's are
     twice as fast, and some Intel servers half as fast.
     """
-    if device.type == "cpu" and not torch.cpu._is_amx_tile_supported():
-        return _has_bf16(device) and "AMD" in device_name(device)
-    return _has_bf16(device)
+    if device.type != "cpu":
+        return _has_bf16(device)
+    is_fast_amd = torch.cpu._is_avx512_bf16_supported() and "AMD" in device_name(device)
+    return torch.cpu._is_amx_tile_supported() or is_fast_amd
 
 
 def _computes(device: torch.device, precision: str) -> bool:
@@ -133,12 +134,8 @@ def _computes(device: torch.device, precision: str) -> bool:
 
 
 def _has_bf16(device: torch.device) -> bool:
-    """Return whether the hardware itself computes bfloat16 products."""
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    if device.type == "cpu":
-        return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-    return False
+    """Return whether a GPU itself computes bfloat16 products."""
+    return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def _has_fp16(device: torch.device) -> bool:
