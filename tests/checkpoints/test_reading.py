@@ -149,7 +149,7 @@ def test_kinds_are_recognised_by_content_whatever_the_name(name, kind, tmp_path)
     source = read_checkpoint(path)
     assert source.tensors.keys() == TENSORS.keys()
     assert all(torch.equal(value, TENSORS[key]) for key, value in source.tensors.items())
-    assert source.files == (path,)
+    assert source.files == (str(path),)
 
 
 def save(path: Path, kind: str) -> None:

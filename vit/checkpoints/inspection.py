@@ -33,8 +33,8 @@ def facts(network: Network) -> dict[str, Any]:
     # its origin, before the report is copied, to which it adds notes
     origin = origin_of(network)
     return {
-        "path": str(source.path),
-        "files": [str(path) for path in source.files],
+        "path": source.path,
+        "files": source.files,
         "checksum": "verified" if "sha256" in source.config else "none",
         "format": network.format.name,
         **architecture(network.model),

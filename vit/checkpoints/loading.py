@@ -109,7 +109,7 @@ def _compare_with_theirs(network: Network) -> None:
     options = changed(network.options, dict.fromkeys(SIZES))
     twin = network.hints.twin
     if twin is not None:
-        source = _source_of_module(twin, str(source.path))
+        source = _source_of_module(twin, source.path)
         options = LoadOptions()
     if source.given_model is None:
         return
@@ -132,7 +132,7 @@ def find(checkpoint: str | Path | Mapping[str, Tensor] | nn.Module) -> Source:
         return _source_of_module(checkpoint, f"a {type(checkpoint).__name__} in memory")
     if isinstance(checkpoint, Mapping):
         tensors, values = flatten(dict(checkpoint))
-        return Source(Path("the state dict"), tensors, values)
+        return Source("the state dict", tensors, values)
 
     # a path, or a name unless a local file or folder has it
     name = str(checkpoint)
@@ -143,7 +143,7 @@ def find(checkpoint: str | Path | Mapping[str, Tensor] | nn.Module) -> Source:
         from vit.checkpoints import hub  # with huggingface_hub, which takes seconds to import
 
         path = hub.download(name)
-    return replace(read_checkpoint(path), path=Path(name))
+    return replace(read_checkpoint(path), path=str(Path(name)))
 
 
 def _source_of_module(model: nn.Module, name: str) -> Source:
@@ -163,7 +163,7 @@ def _source_of_module(model: nn.Module, name: str) -> Source:
     if hasattr(library_model, "base_model"):
         config = without_ours(library_model.config.to_dict())
         config["architectures"] = [type(library_model).__name__]
-    return Source(Path(name), tensors, values, config, module=library_model, given_model=model)
+    return Source(name, tensors, values, config, module=library_model, given_model=model)
 
 
 def _library_models(module: nn.Module) -> list[nn.Module]:
@@ -349,7 +349,7 @@ def origin_of(network: Network) -> Origin:
         squash=hints.squash,
         image_size=encoder.image_size,
         channels=channels,
-        source=str(source.path),
+        source=source.path,
         format=usual.name,
         class_names=hints.class_names if is_of_these else (),
         data=str(facts.get("data", "")),

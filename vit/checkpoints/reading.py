@@ -96,7 +96,7 @@ class Source:
     """The contents of a checkpoint.
 
     Attributes:
-        path: as requested.
+        path: as requested, or what it is in memory.
         tensors: all of them, on the CPU; keys of nested dicts are joined by dots.
         values: everything else under such keys.
         config: the config.json next to the weights or, in our own files, in their metadata; empty
@@ -108,14 +108,14 @@ class Source:
         files: of the weights; empty for a checkpoint in memory.
     """
 
-    path: Path
+    path: str
     tensors: dict[str, Tensor]
     values: dict[str, Any] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
     preprocessor: dict[str, Any] = field(default_factory=dict)
     module: nn.Module | None = None
     given_model: nn.Module | None = None
-    files: tuple[Path, ...] = ()
+    files: tuple[str, ...] = ()
 
     @property
     def unread(self) -> dict[str, str]:
@@ -183,7 +183,7 @@ def read_checkpoint(path: Path) -> Source:
     # a file of ours that was copied without its config.json
     if not config and f"__metadata__.{NAME}" in values:
         config = _parse_json(values[f"__metadata__.{NAME}"], f"{main}: its metadata")
-    return Source(path, tensors, values, config, preprocessor, files=tuple(parts))
+    return Source(str(path), tensors, values, config, preprocessor, files=tuple(map(str, parts)))
 
 
 def _file_in(folder: Path) -> Path:

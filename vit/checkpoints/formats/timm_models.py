@@ -44,7 +44,7 @@ def hints(source: Source) -> dict[str, Any]:
     # The model that timm builds from them shows the rest. A small twin of two narrow layers, whose
     # values all affect its output, will be compared.
     name = str(config["architecture"])
-    _require_plain(name, str(source.path))
+    _require_plain(name, source.path)
     with torch.device("meta"):
         model: Any = timm.create_model(name, pretrained=False, **arguments)
     p, q = model.patch_embed.patch_size
