@@ -21,12 +21,14 @@ from vit.errors import CheckpointError
 FOLDER = Path(__file__).resolve().parent
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
+OF_CONFIG = ("encoder", "decoder", "class_names", "data", "figures")
+"""What a description has of the model's config.json."""
 
 
 def shipped_models() -> dict[str, Path]:
     """Return the models of the package: name -> folder, in the order of the names."""
     folders = sorted(path.parent for path in FOLDER.glob(f"*/{WEIGHTS}"))
-    return {folder.name: folder for folder in folders if (folder / CONFIG).is_file()}
+    return {folder.name: folder for folder in folders}
 
 
 def located(name: str) -> Path | None:
@@ -72,11 +74,7 @@ def shipped(name: str) -> dict[str, Any]:
             "folder": str(folder),
             "parameters": count_parameters(folder / WEIGHTS),
             "bytes": sum(file.stat().st_size for file in folder.iterdir()),
-            "encoder": config["encoder"],
-            "decoder": config["decoder"],
-            "class_names": config["class_names"],
-            "data": config["data"],
-            "figures": config["figures"],
+            **{key: config[key] for key in OF_CONFIG},
         }
     except Exception as error:  # damaged files may raise nearly anything
         reason = f"{type(error).__name__}: {str(error)[:200]}"
