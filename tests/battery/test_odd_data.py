@@ -87,7 +87,7 @@ def test_a_long_run_takes_no_more_memory_nor_files(tmp_path):
     before = (0, 0)
     for number, _ in enumerate(train_steps(run), 1):
         if number % 100 == 0:
-            run.save(tmp_path, {})
+            run.save(tmp_path)
         if number == 250:
             before = taken()
     after = taken()

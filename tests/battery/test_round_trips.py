@@ -87,7 +87,7 @@ def test_every_run_loads_goes_on_and_exports_what_it_computes(draw, tmp_path):
     run = begin(config, data=data)
     steps = train_steps(run)
     next(steps)
-    run.save(tmp_path / "states", {})
+    run.save(tmp_path / "states")
     run.save_model(tmp_path / "model")
     run.save_model(tmp_path / "half", torch.float16)
     images = torch.randn(2, 3, *config.model.image_size)

@@ -200,7 +200,7 @@ def test_a_gradient_that_overflows_in_fp16_makes_no_update_and_halves_the_scale(
     # the next step learns again, and a resumed run goes on with this scale
     assert math.isfinite(next(steps).metrics["grad_norm"])
     assert not torch.equal(run.model.decoder.mask_token, before[0]["decoder.mask_token"])
-    run.save(tmp_path, {})
+    run.save(tmp_path)
     resumed = begin(run.config, tmp_path, run.data)
     assert resumed.loss_scale.state_dict() == run.loss_scale.state_dict()
     assert next(train_steps(resumed)).loss == next(steps).loss

@@ -96,7 +96,7 @@ def test_run_that_was_cut_continues_as_if_it_had_not_been(config, cuts, tmp_path
     losses_cut = []
     for cut in cuts:
         losses_cut += go(resumed, cut)
-        resumed.save(tmp_path, {})
+        resumed.save(tmp_path)
         torch.rand(cut)  # whatever the next process has drawn before
         seconds = resumed.seconds
         resumed = begin(config, tmp_path)
@@ -114,7 +114,7 @@ def test_run_from_a_checkpoint_continues_without_it(tmp_path):
     losses = go(whole)
     cut = begin(config)
     first = go(cut, 4)
-    cut.save(tmp_path / "states", {})
+    cut.save(tmp_path / "states")
     shutil.rmtree(tmp_path / "before")
     resumed = begin(config, tmp_path / "states")
     assert first + go(resumed) == losses
@@ -133,7 +133,7 @@ def test_images_that_exchange_patches_are_refused_among_several_processes():
 
 def test_other_data_and_other_settings_are_refused(tmp_path):
     run = begin(CONFIG)
-    run.save(tmp_path, {})
+    run.save(tmp_path)
     data = run.data
     turned = data.train.subset(torch.arange(IMAGES).flip(0))
     for other in (dataset(IMAGES, seed=1), Dataset(data.name, data.source, turned, data.test)):
@@ -186,7 +186,7 @@ def test_automatic_precision_stays_what_it_was(tmp_path, monkeypatch):
         monkeypatch.setattr(vit.machine, "bf16_pays", lambda device, began=began: began == "bf16")
         run = begin(config)
         assert run.compute.precision == began
-        run.save(tmp_path / began, {})
+        run.save(tmp_path / began)
         monkeypatch.setattr(vit.machine, "bf16_pays", lambda device, now=now: now)
         assert begin(config, tmp_path / began).compute.precision == began
     # without bf16, as on another GPU
@@ -201,7 +201,7 @@ def test_state_loads_as_the_model_that_its_run_leaves(tmp_path):
     """The weights are averaged: that is the average."""
     run = begin(CLASSIFY)
     go(run, 2)
-    run.save(tmp_path, {})
+    run.save(tmp_path)
     state = load_model(state_path(tmp_path, 2))
     same(state, run.result)
     for name in ("class_names", "data"):

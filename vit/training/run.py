@@ -136,7 +136,7 @@ class Run:
         """Save `result`, with all that `vit.checkpoints.load_model` needs."""
         save_model(folder, self.result, self.origin, dtype)
 
-    def save(self, folder: Path, callback_states: dict[str, Any]) -> None:
+    def save(self, folder: Path, callback_states: dict[str, Any] | None = None) -> None:
         """Save a checkpoint of this step (see `vit.training.run_folder` for which are kept).
 
         The states with which the run resumed are kept of callbacks that this session lacks.
@@ -150,7 +150,7 @@ class Run:
             "model": dict(self.model.state_dict()),
             "objective": own,
             "optimizer": self.optimizer.state_dict(),
-            "callbacks": (self.callback_states or {}) | callback_states,
+            "callbacks": (self.callback_states or {}) | (callback_states or {}),
             "seconds": self.seconds,
             # empty without a scale
             "loss_scale": self.loss_scale.state_dict(),
