@@ -103,7 +103,9 @@ def several(value: Any) -> Any:
         return value.tolist()
     if not isinstance(value, str):
         return value
-    return [part.strip(" '\"") for part in value.strip("[]").split(",") if part.strip()]
+    if value.startswith("[") and value.endswith("]"):
+        value = value[1:-1]
+    return [part.strip(" '\"") for part in value.split(",") if part.strip()]
 
 
 def _path(value: Any) -> Any:
