@@ -317,21 +317,22 @@ def _rows_of_query(weights: Tensor, geometry: Geometry, query: Query, mask: Mask
     numbers = [geometry.token(name) for name in queries]
     tokens = torch.tensor(numbers, dtype=torch.long, device="cpu")  # (B,)
 
-    # Under a mask, a patch stands where ids_restore has it: among the visible ones, or after them
-    if mask is not None and not isinstance(query, str):
-        places = mask.ids_restore.cpu().take_along_dim(tokens[:, None] - prefix, 1)[:, 0]  # (B,)
-        masked = places >= mask.ids_keep.shape[1]
+    # Under a mask, a patch stands where ids_keep has it, if the encoder sees it at all
+    if mask is not None:
+        matches = mask.ids_keep.cpu() == tokens[:, None] - prefix  # (B, K)
+        is_patch = tokens >= prefix  # (B,)
+        masked = is_patch & ~matches.any(dim=1)  # (B,)
         if masked.any():
             image = int(masked.int().argmax())
             raise AttentionError(
                 f"the patch {queries[image]} is masked in image {image}: the encoder does not see "
                 "it, so it has no query there"
             )
-        tokens = prefix + places
+        tokens = torch.where(is_patch, prefix + matches.int().argmax(dim=1), tokens)
 
     # One row for each image, since the patch may differ from image to image
-    images = torch.arange(batch, device="cpu")
-    return weights[images, :, tokens]
+    images = torch.arange(batch, device=weights.device)
+    return weights[images, :, tokens.to(weights.device)]
 
 
 def in_grid_order(weights: Tensor, mask: Mask | None, num_prefix_tokens: int) -> Tensor:
