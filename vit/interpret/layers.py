@@ -82,8 +82,6 @@ class Interception(TorchFunctionMode):
         # In the model's order
         self._layers = attention_layers(model)
 
-        # layers that return their weights too
-        self._eager: set[nn.Module] = set()
         self._running: list[nn.Module] = []  # the innermost last
         self._attended: set[nn.Module] = set()  # in this pass
         self._weights: dict[nn.Module, Tensor] = {}  # (B, h, N, M) of the layers that run now
@@ -109,7 +107,8 @@ class Interception(TorchFunctionMode):
             if "torch._dynamo" in sys.modules:
                 undo.enter_context(torch.compiler.set_stance("force_eager"))
 
-            # The weights are handed out first of all, so that transformers' own hooks find them
+            # Layers that return their weights too; these are handed out first of all, so that
+            # transformers' own hooks find them
             self._eager = {part for part in self._parts if _implementation(part) == "eager"}
             _fuse(self._parts, undo)
             before = in_this_thread(self._enter_part)
