@@ -130,13 +130,14 @@ def geometry_of(images: int, dim: int) -> str:
 def for_neighbours(collection: Tensor, queries: Tensor, geometry: str) -> tuple[Tensor, Tensor]:
     """Return features whose cosines say which images are neighbours.
 
-    They are standardised. Where there are IMAGES_PER_DIMENSION, they are also whitened: the
-    principal directions get about the same variance, else the few that vary most would decide.
+    They are standardised. If asked, they are also whitened: the principal directions get about the
+    same variance, else the few that vary most would decide.
 
     Args:
         collection: of the images to search, (N, D), by whose statistics both are mapped.
         queries: (M, D).
-        geometry: their `geometry_of`, or that of features that these are compared with.
+        geometry: "whitened" or "standardised", by `geometry_of` these features, or those whose
+            accuracy theirs is compared with.
     """
     vectors, queries = standardised(collection, queries)
     if geometry == "whitened":
@@ -160,8 +161,6 @@ def knn_accuracy(
     image_hashes: Tensor | None = None,
 ) -> float:
     """Return the accuracy of k nearest neighbours, whose votes are exp(cosine / temperature).
-
-    Between features that are whitened, or standardised if there are few: see `for_neighbours`.
 
     Args:
         train_features, train_labels: of the images to search, (N, D) and (N,).

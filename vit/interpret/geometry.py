@@ -147,9 +147,9 @@ def geometry_of(model: nn.Module) -> Geometry:
             class_token=getattr(encoder, "cls_token", None) is not None,
         )
 
-    # torchvision's, known by their convolution, have one class token
+    # torchvision's, known by its convolution and size, has one class token
     other: Any = model
-    if hasattr(other, "conv_proj"):
+    if hasattr(other, "conv_proj") and hasattr(other, "image_size"):
         rows = other.image_size // other.patch_size
         return Geometry((rows, rows), (other.patch_size, other.patch_size), 1, class_token=True)
 
