@@ -70,10 +70,11 @@ def _augment_all(images: Tensor, numbers: Tensor, level: Tensor) -> Tensor:
             result = torch.where(is_drawn, operation(images, level), result)
             continue
         is_moved |= is_drawn
-        for place, values in MOVES[name](level, *images.shape[-2:]).items():
-            # the identity's, unless another move has set it
-            before = entries.get(place, torch.full_like(level, float(place[0] == place[1])))
-            entries[place] = torch.where(is_drawn, values, before)
+        # without strength a move is the identity, and adds nothing to the entries of another; those
+        # of the diagonal are the rotation's alone
+        drawn_level = torch.where(is_drawn, level, 0.0)
+        for place, values in MOVES[name](drawn_level, *images.shape[-2:]).items():
+            entries[place] = entries.get(place, 0.0) + values
     return torch.where(is_moved, _moved(images, entries), result)
 
 
