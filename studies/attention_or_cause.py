@@ -203,7 +203,7 @@ def removal_effects(
     embed = model.encoder.patch_embed
     targets = model.targets(inputs)
     patches = patchify(inputs, embed.patch_size)  # (B, L, P)
-    mean = mean_visible(patches, mask)[:, :1]  # (B, 1, P)
+    mean = mean_visible(patches, mask)  # (B, 1, P)
     changes = []
     errors = []
     with eval_mode(model):

@@ -74,10 +74,9 @@ def score_reconstruction(
 
 
 def mean_visible(targets: Tensor, mask: Mask) -> Tensor:
-    """Return for every patch the mean of its image's visible patches: (B, L, P) -> (B, L, P)."""
+    """Return the mean of each image's visible patches: (B, L, P) -> (B, 1, P)."""
     visible = 1 - mask.mask[:, :, None]  # (B, L, 1)
-    mean = (targets * visible).sum(1, keepdim=True) / visible.sum(1, keepdim=True)  # (B, 1, P)
-    return mean.expand_as(targets)
+    return (targets * visible).sum(1, keepdim=True) / visible.sum(1, keepdim=True)
 
 
 def nearest_visible(targets: Tensor, mask: Mask, grid_size: tuple[int, int]) -> Tensor:
