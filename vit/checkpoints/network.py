@@ -163,7 +163,7 @@ class Network:
         return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
     def bad_values(self) -> Iterator[str]:
-        """Yield why tensors for the model cannot be used, again for each of ours that needs one.
+        """Yield why a tensor cannot be used, once for each of the model's that is made from it.
 
         The options may allow values that are nan or infinite.
         """

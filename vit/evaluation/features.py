@@ -136,8 +136,7 @@ def for_neighbours(collection: Tensor, queries: Tensor, geometry: str) -> tuple[
     Args:
         collection: of the images to search, (N, D), by whose statistics both are mapped.
         queries: (M, D).
-        geometry: "whitened" or "standardised", by `geometry_of` these features, or those whose
-            accuracy theirs is compared with.
+        geometry: "whitened" or "standardised", from `geometry_of`; a baseline has the model's.
     """
     vectors, queries = standardised(collection, queries)
     if geometry == "whitened":

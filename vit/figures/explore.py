@@ -82,7 +82,8 @@ def explore_page(
             all may be missing or empty.
         grid_size: (rows, columns) of patches.
         class_token: whether the first token is one.
-        prefix: how many tokens come before the patches, in the decoder too: it, and registers.
+        prefix: how many tokens come before the patches, in the decoder too: class token and
+            registers.
         facts: (what, text) pairs, such as ("model", "ViT-Tiny, patch 4").
         limit: of the page, in bytes.
     """

@@ -139,7 +139,7 @@ class Run:
     def save(self, folder: Path, callback_states: dict[str, Any] | None = None) -> None:
         """Save a checkpoint of this step (see `vit.training.run_folder` for which are kept).
 
-        The states with which the run resumed are kept of callbacks that this session lacks.
+        A callback that this session lacks keeps the state with which the run resumed.
         """
         # the objective's own modules and buffers, without the model, which has its own key
         objective = self.objective.state_dict().items()
